@@ -60,6 +60,11 @@ def bodies(store: PostgresStore) -> list[str]:
     return [entry.body for entry in store.read()]
 
 
+def read(store: PostgresStore) -> list[tuple[str, bool]]:
+    """What is in it, and what of that is done."""
+    return [(entry.body, entry.done) for entry in store.read()]
+
+
 class Line:
     """Between a store and its server: passes everything on, and fails once, at a commit, in one of three ways."""
 
@@ -206,11 +211,7 @@ def test_entries_are_there_once(far_store: PostgresStore, line: Line, fault: Cal
 
     last = far_store.append([draft("second"), draft("third")])
 
-    assert [(entry.body, entry.done) for entry in far_store.read()] == [
-        ("first", True),
-        ("second", False),
-        ("third", False),
-    ]
+    assert read(far_store) == [("first", True), ("second", False), ("third", False)]
     assert far_store.read()[-1].sequence == last
     assert far_store.append([draft("fourth")]) > last
 
@@ -268,7 +269,7 @@ def test_what_was_appended_is_there_when_the_server_is_back_and_the_store_goes_o
     finally:
         server.start()
     store.append([draft("second")])
-    assert [(entry.body, entry.done) for entry in store.read()] == [("first", True), ("second", False)]
+    assert read(store) == [("first", True), ("second", False)]
     end(server)
     server.start()
     store.append([draft("third")])
@@ -315,11 +316,7 @@ def test_a_full_disk_takes_all_or_nothing_and_goes_on_when_there_is_room(
     assert bodies(store) == ["first"]
     server.execute(f"DROP TRIGGER full_disk ON {schema}.hubbub_events")
     store.append([draft("second"), draft("large")])
-    assert [(entry.body, entry.done) for entry in store.read()] == [
-        ("first", True),
-        ("second", False),
-        ("large", False),
-    ]
+    assert read(store) == [("first", True), ("second", False), ("large", False)]
 
 
 def test_a_standby_and_a_user_without_rights_are_clear_errors(
@@ -365,7 +362,7 @@ def test_who_opens_the_store_last_has_it_alone(server: PrivatePostgres, schema: 
     with pytest.raises(StorageFailed, match="another process"):
         store.close()
 
-    assert [(entry.body, entry.done) for entry in second.read()] == [("first", False), ("second", False)]
+    assert read(second) == [("first", False), ("second", False)]
     second.close()
 
 

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -45,6 +46,11 @@ def draft(body: str) -> Draft:
 
 def bodies(store: SqliteStore) -> list[str]:
     return [entry.body for entry in store.read()]
+
+
+def read(store: SqliteStore) -> list[tuple[str, bool]]:
+    """What is in it, and what of that is done."""
+    return [(entry.body, entry.done) for entry in store.read()]
 
 
 def script(text: str, *arguments: str | Path, prefix: tuple[str, ...] = ()) -> list[str]:
@@ -109,13 +115,7 @@ def test_a_sync_has_returned_before_append_returns(path: Path, setting: str, syn
     assert synced_before_it_was_said((path.parent / "trace").read_text()) == [synced] * 3
 
 
-def test_the_store_itself_asks_for_full_syncs(store: SqliteStore) -> None:
-    full = 2
-    assert store._file._database.execute("PRAGMA synchronous").fetchone() == (full,)
-    assert store._file._database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-
-
-def test_what_was_appended_is_there_after_kill_9(path: Path) -> None:
+def test_what_was_appended_is_there_after_kill_9_and_the_store_asks_for_full_syncs(path: Path) -> None:
     text = """
 store = SqliteStore(Path(sys.argv[1]))
 store.mark_done(store.append([draft("first")]))
@@ -125,7 +125,10 @@ os.kill(os.getpid(), signal.SIGKILL)
     killed = subprocess.run(script(text, path), check=False, timeout=HANG_S)
     assert killed.returncode == -signal.SIGKILL
     store = SqliteStore(path)
-    assert [(entry.body, entry.done) for entry in store.read()] == [("first", True), ("second", False)]
+    assert read(store) == [("first", True), ("second", False)]
+    full = 2
+    assert store._file._database.execute("PRAGMA synchronous").fetchone() == (full,)
+    assert store._file._database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     store.close()
 
 
@@ -146,11 +149,7 @@ def test_a_full_file_takes_all_or_nothing_and_goes_on_when_there_is_room(store: 
     store._file._database.execute("PRAGMA max_page_count = 1000000")
     store.append([draft("second"), draft(MEGABYTE)])
     again = SqliteStore(path)
-    assert [(entry.body, entry.done) for entry in again.read()] == [
-        ("first", True),
-        ("second", False),
-        (MEGABYTE, False),
-    ]
+    assert read(again) == [("first", True), ("second", False), (MEGABYTE, False)]
     again.close()
 
 
@@ -260,12 +259,16 @@ def damaged() -> bytes:
     [b"this is no database, only text" * 100, b"SQLite format 3\x00" + b"\xff" * 5000, damaged()],
     ids=["text", "noise", "damaged"],
 )
-def test_a_file_that_is_no_database_or_damaged_is_a_clear_error(path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_database_or_another_or_damaged_is_a_clear_error(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
     with pytest.raises(StorageFailed, match=r"events\.sqlite cannot be used: .*damaged.*: move it away"):
         SqliteStore(path)
     assert path.read_bytes() == content
+    with closing(sqlite3.connect(path.with_name("other"))) as database:
+        database.execute("CREATE TABLE events (something TEXT)")
+    with pytest.raises(StorageFailed, match=r"no such column: .*; it is damaged, or something else"):
+        SqliteStore(path.with_name("other"))
 
 
 @pytest.mark.parametrize("version", [1, 3], ids=["earlier", "later"])
@@ -279,34 +282,19 @@ def test_a_store_of_another_version_is_refused(store: SqliteStore, path: Path, v
     assert bodies(store) == ["first"]
 
 
-def test_a_table_of_another_shape_is_refused_rather_than_misread(path: Path) -> None:
-    path.parent.mkdir(parents=True)
-    database = sqlite3.connect(path)
-    database.execute("CREATE TABLE events (something TEXT)")
-    database.close()
-    with pytest.raises(StorageFailed, match=r"no such column: .*; it is damaged, or something else"):
-        SqliteStore(path)
-
-
 def test_a_file_that_another_process_holds_is_a_clear_error(store: SqliteStore, path: Path) -> None:
     other = sqlite3.connect(path, isolation_level=None)
+    other.execute("CREATE TABLE verdicts (members TEXT)")
     other.execute("BEGIN IMMEDIATE")
+    other.execute("INSERT INTO verdicts VALUES ('client-1')")
     store._file._database.execute("PRAGMA busy_timeout = 0")
     with pytest.raises(StorageFailed, match="locked; stop the other process that is using it"):
         store.append([draft("first")])
     other.execute("COMMIT")
-    other.close()
     store.append([draft("second")])
     assert bodies(store) == ["second"]
-
-
-def test_other_tables_may_be_in_the_same_file(store: SqliteStore, path: Path) -> None:
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("CREATE TABLE verdicts (members TEXT)")
-    store.append([draft("first")])
-    other.execute("INSERT INTO verdicts VALUES ('client-1')")
     store.drop([KEY])
-    assert other.execute("SELECT members FROM verdicts").fetchall() == [("client-1",)]
+    assert other.execute("SELECT members FROM verdicts").fetchall() == [("client-1",)], "another table in the file"
     other.close()
 
 

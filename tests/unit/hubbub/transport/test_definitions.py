@@ -47,26 +47,15 @@ def test_all_that_parties_need_is_declared_in_one_virtual_host_and_no_more() -> 
 
 def test_limits_become_arguments_of_a_replicated_queue() -> None:
     replicated = {"x-queue-type": "quorum", "x-delivery-limit": 1_000_000}
-    one_consumer = {**replicated, "x-single-active-consumer": True}
+    one_consumer, dropping = {**replicated, "x-single-active-consumer": True}, {"x-overflow": "drop-head"}
+    queues = (inbox(ADA), inbox(ANNA), dead_letter_queue(ADA))
 
-    assert queue_arguments(TOPOLOGY.queue(inbox(ADA))) == {
-        **one_consumer,
-        "x-max-length": 4096,
-        "x-overflow": "reject-publish",
-    }
-    assert queue_arguments(TOPOLOGY.queue(inbox(ANNA))) == {
-        **one_consumer,
-        "x-max-length": 20_000,
-        "x-max-length-bytes": 8 * 2**30,
-        "x-overflow": "drop-head",
-    }
-    # RabbitMQ lets nobody look into a queue of one consumer, so that this must not be one.
-    assert queue_arguments(TOPOLOGY.queue(dead_letter_queue(ADA))) == {
-        **replicated,
-        "x-max-length": 1_000,
-        "x-max-length-bytes": 2**30,
-        "x-overflow": "drop-head",
-    }
+    assert [queue_arguments(TOPOLOGY.queue(name)) for name in queues] == [
+        {**one_consumer, "x-max-length": 4096, "x-overflow": "reject-publish"},
+        {**one_consumer, **dropping, "x-max-length": 20_000, "x-max-length-bytes": 8 * 2**30},
+        # RabbitMQ lets nobody look into a queue of one consumer, so that this must not be one.
+        {**replicated, **dropping, "x-max-length": 1_000, "x-max-length-bytes": 2**30},
+    ]
 
 
 def test_two_parties_of_one_name_and_the_brokers_default_user_are_refused() -> None:

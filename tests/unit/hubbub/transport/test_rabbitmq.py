@@ -81,16 +81,12 @@ async def test_addresses_are_tried_in_turn_and_all_are_named_if_none_answers() -
 
 
 @aio
-async def test_an_exception_of_no_class_of_its_own_is_a_loss_and_any_other_is_what_it_is() -> None:
-    """aiormq raises it where a write waits that a lost connection does not take any more."""
+async def test_an_exception_of_no_class_and_a_cancellation_that_nobody_asked_for_are_losses() -> None:
+    """aiormq raises the first where a write waits that a lost connection does not take any more."""
     with pytest.raises(ConnectionError), loss_as_connection_error():
         raise Exception  # noqa: TRY002  (As aiormq does.)
     with pytest.raises(ZeroDivisionError), loss_as_connection_error():
         raise ZeroDivisionError
-
-
-@aio
-async def test_cancellation_that_nobody_asked_for_is_a_loss_also_while_a_cancelled_task_winds_up() -> None:
     seen: list[str] = []
 
     async def wind_up() -> None:
@@ -169,16 +165,8 @@ async def test_of_a_flood_a_part_is_put_aside_and_the_rest_is_counted_in_one_lin
     await put_aside(broker, bodies)
 
     assert broker.taken == bodies[:1_000]
-    assert [record.getMessage() for record in caplog.records] == [
-        "500 rejected messages were dropped: too many at a time to put aside"
-    ]
-
-
-@aio
-async def test_what_is_put_aside_at_a_time_is_limited_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert caplog.messages == ["500 rejected messages were dropped: too many at a time to put aside"]
     monkeypatch.setattr(dead_letters, "ASIDE_MAX_BYTES", 2_500)
     broker = Broker()
-
     await put_aside(broker, [bytes([number]) * 1_000 for number in range(5)])
-
-    assert [body[0] for body in broker.taken] == [0, 1]
+    assert [body[0] for body in broker.taken] == [0, 1], "the limit is one of bytes too"
