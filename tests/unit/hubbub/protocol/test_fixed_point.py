@@ -24,23 +24,12 @@ def test_fraction_bits_are_the_most_without_overflow(clients: int, alpha_max: fl
     assert largest_sum(a + 1, clients, alpha_max) >= 2**modulus_bits
 
 
-@pytest.mark.parametrize(
-    ("clients", "alpha_max", "modulus_bits", "a"),
-    [
-        (5, 16.0, 32, 25),
-        (1, 1.0, 32, 31),
-        (1, 1.5, 1, 0),
-        (1, 2.0, 32, 30),
-        (2, 1.0, 32, 30),
-        (5, 2.0**40, 32, -11),
-        (3, 0.1, 32, 33),
-    ],
-)
-def test_fraction_bits_of_known_cases(clients: int, alpha_max: float, modulus_bits: int, a: int) -> None:
-    assert fraction_bits(clients, alpha_max, modulus_bits) == a
-
-
-def test_rings_bounds_and_cohorts_that_cannot_be_are_refused() -> None:
+def test_fraction_bits_of_known_cases_and_of_rings_bounds_and_cohorts_that_cannot_be() -> None:
+    for clients, alpha_max, modulus_bits, a in (
+        *((5, 16.0, 32, 25), (1, 1.0, 32, 31), (1, 1.5, 1, 0), (1, 2.0, 32, 30), (2, 1.0, 32, 30)),
+        *((5, 2.0**40, 32, -11), (3, 0.1, 32, 33)),
+    ):
+        assert fraction_bits(clients, alpha_max, modulus_bits) == a
     with pytest.raises(ConfigurationError, match="use more bits"):
         fraction_bits(2**8, 1.0, 8)
     for alpha_max in (0.0, -1.0, math.nan, math.inf):
@@ -142,15 +131,11 @@ def test_what_is_beyond_the_range_is_clipped_and_what_is_no_number_is_nothing() 
     assert FIVE.outside(values).tolist() == [True, True, True, True, False, False]
 
 
-def test_the_largest_number_is_not_rounded_out_of_the_range() -> None:
+def test_a_range_wider_than_the_ring_rounds_whole_numbers_and_none_out_of_the_range() -> None:
     """⌊2^a·largest⌋ is less than 2^a·largest, which is nearer to the unit above."""
     point = SignedFixedPoint.for_cohort(2, 1.9, modulus_bits=3)
-
     assert (point.unit, point.largest_units) == (1.0, 1)
     assert point.to_units(np.array([1.9, -1.9])).tolist() == [1, -1]
-
-
-def test_a_range_wider_than_the_ring_rounds_whole_numbers() -> None:
     point = SignedFixedPoint.for_cohort(4, 2.0**34)
 
     assert point.unit == 64.0

@@ -1,6 +1,7 @@
 """Metrics: what is contributed, what the sum says, and that nothing undefined makes a difference of its own."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,16 +33,11 @@ def _decode(sheet: ScoreSheet, *scores: Scores, examples: tuple[int, ...] = ()) 
     return sheet.decode(sums, len(scores))
 
 
-def test_each_client_counts_once_whatever_its_number_of_examples() -> None:
+def test_each_client_counts_once_unless_the_manifest_says_that_examples_weigh() -> None:
     sheet = ScoreSheet(CLASSIFICATION, clients=3)
-
     told = _decode(sheet, {"accuracy": (90, 100), "loss": (10.0, 100)}, {"accuracy": (1, 2), "loss": (4.0, 2)})
-
     assert told["accuracy"] == pytest.approx(0.7, abs=1e-8)
     assert told["loss"] == pytest.approx(1.05, abs=1e-7)
-
-
-def test_examples_weigh_if_the_manifest_says_so() -> None:
     sheet = ScoreSheet((Metric("accuracy"),), clients=3, weights="examples", max_examples=1000)
 
     told = _decode(sheet, {"accuracy": (90, 100)}, {"accuracy": (150, 300)}, examples=(100, 300))
@@ -55,12 +51,9 @@ def test_what_is_undefined_counts_as_the_worst_and_with_its_whole_weight(scores:
 
     assert _decode(sheet, scores, examples=(4,))["loss"] == 10.0
     assert sheet.encode(scores, 4)[0] == sheet.encode({"loss": (2.0, 5)}, 4)[0]
-
-
-def test_values_are_clipped_to_the_declared_bounds() -> None:
     sheet = ScoreSheet((LOSS, Metric("gain", low=-1.0)), clients=2)
-
-    assert _decode(sheet, {"loss": (900.0, 3), "gain": (-8.0, 2)}) == {"loss": 10.0, "gain": -1.0}
+    clipped = _decode(sheet, {"loss": (900.0, 3), "gain": (-8.0, 2)})
+    assert clipped == {"loss": 10.0, "gain": -1.0}, "no value is beyond the declared bounds"
 
 
 def test_auc_of_a_summed_histogram_is_that_of_all_examples() -> None:
@@ -124,24 +117,14 @@ def test_a_target_is_reached_despite_rounding_and_in_the_metric_s_direction() ->
     assert not reaches(CLASSIFICATION[1], told["loss"], 0.29)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"name": ""},
-        {"name": "new\nline"},
-        {"name": "x", "low": 1.0, "high": 1.0},
-        {"name": "x", "high": math.inf},
-        {"name": "x", "kind": "auc"},
-        {"name": "x", "bins": 8},
-        {"name": "x", "kind": "r2", "higher_is_better": False},
-    ],
-)
-def test_metrics_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(ConfigurationError):
-        Metric(**wrong)  # type: ignore[arg-type]
-
-
-def test_a_metric_is_declared_once() -> None:
+def test_metrics_that_cannot_be_and_one_that_is_declared_twice_are_refused() -> None:
+    wrongs: tuple[dict[str, Any], ...] = (
+        *({"name": ""}, {"name": "new\nline"}, {"low": 1.0, "high": 1.0}, {"high": math.inf}),
+        *({"kind": "auc"}, {"bins": 8}, {"kind": "r2", "higher_is_better": False}),
+    )
+    for wrong in wrongs:
+        with pytest.raises(ConfigurationError):
+            Metric(**{"name": "x", **wrong})
     check_metrics(BINARY)
     with pytest.raises(ConfigurationError, match="declared once"):
         check_metrics((LOSS, LOSS))
