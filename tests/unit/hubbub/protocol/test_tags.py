@@ -198,21 +198,18 @@ def test_sums_of_tags_are_equal_for_all_inputs_of_equal_sum(key: int, data: st.D
 
 
 def test_integers_have_three_lanes_and_marks_as_many_bits_as_a_block() -> None:
-    assert tags.describe("integers", INTEGERS) == Vector("tags", 3, 2**64)
-    assert tags.describe("marks", [Vector("union", 100, 2**5)]) == Vector("tags", 128, 2**5)
-    assert tags.describe("integers", INTEGERS).payload_bits == 8 * 24
-    assert tags.describe("marks", [Vector("union", 100, 2**5)]).payload_bits == 8 * 16 * 5
+    integers, marks = tags.describe("integers", INTEGERS), tags.describe("marks", [Vector("union", 100, 2**5)])
+
+    assert (integers, marks) == (Vector("tags", 3, 2**64), Vector("tags", 128, 2**5))
+    assert (integers.payload_bits, marks.payload_bits) == (8 * 24, 8 * 16 * 5)
 
 
-def test_vectors_that_tags_cannot_verify_are_refused() -> None:
+def test_vectors_that_tags_cannot_verify_are_refused_and_tags_of_nothing_are_zero() -> None:
     """A shift by 2^63 would meet one bit of a coefficient."""
     with pytest.raises(ConfigurationError, match="rings up to 2\\^32"):
         tags.describe("integers", [Vector("scores", 3, 2**64)])
     for vectors in ([Vector("union", 3, 6)], [Vector("union", 3, 2), Vector("more", 3, 4)]):
         with pytest.raises(ConfigurationError, match="one ring Z_\\(2\\^q\\)"):
             tags.describe("marks", vectors)
-
-
-def test_tags_of_nothing_are_zero() -> None:
     assert tag([[0] * 40, [0], [0] * 40], INTEGERS) == [0, 0, 0]
     assert not tags.compute("marks", [Vector("union", 0, 2)], [np.zeros(0, np.uint8)], coefficients_of(0)).any()

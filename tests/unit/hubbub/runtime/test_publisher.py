@@ -1,6 +1,7 @@
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 
@@ -38,10 +39,10 @@ async def test_a_message_arrives_in_a_signed_envelope_that_says_everything() -> 
         MemoryTransport(broker, topology_for(CLIENT, Role.CLIENT)) as ours,
     ):
         await theirs.subscribe(inbox(AGGREGATOR), receive)
-        post = Post(ours, identity_of(MANIFEST, CLIENT))
-        await post.send(KEY, to=AGGREGATOR, role=Role.AGGREGATOR, body=CHUNK, payload=b"share")
-        await post.send(KEY, to=AGGREGATOR, role=Role.AGGREGATOR, body=CHUNK, phase="union")
-        await post.send(KEY, to=AGGREGATOR, role=Role.AGGREGATOR, body=CHUNK, payload=Parcel.of(b"digested"))
+        send = partial(Post(ours, identity_of(MANIFEST, CLIENT)).send, KEY, to=AGGREGATOR, role=Role.AGGREGATOR)
+        await send(body=CHUNK, payload=b"share")
+        await send(body=CHUNK, phase="union")
+        await send(body=CHUNK, payload=Parcel.of(b"digested"))
         frames = [await arrived.get() for _ in range(3)]
         first, second, third = (decode(frame) for frame in frames)
 
