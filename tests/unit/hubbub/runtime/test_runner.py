@@ -444,15 +444,11 @@ async def test_a_refusal_is_counted_and_recorded_and_a_word_to_the_owner_logged(
     (record,) = [record for record in caplog.records if hasattr(record, "reason")]
     assert (record.levelno, record.__dict__["reason"]) == (logging.WARNING, "false-sum")
     assert "more than members" in record.getMessage()
-    assert "two rounds were void" in [record.message for record in caplog.records]
-
-
-@aio
-async def test_a_refusal_that_cannot_be_recorded_is_counted_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    assert "two rounds were void" in caplog.messages
+    # One that cannot be recorded is counted all the same.
     async with probe() as service:
         service.audit.close()
         await service.send_bytes(b"garbage")
-
         assert by_reason(await service.dead_letters(1)) == ["malformed"]
         assert service.counters.rejections(RejectReason.MALFORMED) == 1
         await service.send()

@@ -70,6 +70,7 @@ async def test_what_its_sender_signed_is_let_in() -> None:
         assert (await service.moments.get()).after is State.BUSY
 
 
+KEY = identity_of(MANIFEST, CLIENT).key
 STRANGERS = {
     "a name that is not in the roster": signed_by(MALLORY, replace(SIGNED, sender=MALLORY)),
     "unsigned, too": encode(replace(SIGNED, sender=MALLORY, signature=b"")),
@@ -80,55 +81,35 @@ FORGERIES = {
     "signed by the recipient": signed_by(COORDINATOR),
     "signed by a party of another role": signed_by(MANIFEST.aggregators[0]),
     "signed by a stranger": signed_by(MALLORY),
-    "signed for another purpose": with_signature(
-        identity_of(MANIFEST, CLIENT).key.sign("receipt", signed_part(SIGNED))
-    ),
-    "signed without a purpose": with_signature(identity_of(MANIFEST, CLIENT).key.sign("", signed_part(SIGNED))),
+    "signed for another purpose": with_signature(KEY.sign("receipt", signed_part(SIGNED))),
+    "signed without a purpose": with_signature(KEY.sign("", signed_part(SIGNED))),
     "with the first half of the signature": with_signature(SIGNED.signature[:32]),
     "with a byte after the signature": with_signature(SIGNED.signature + b"\0"),
     "with zeros for a signature": with_signature(bytes(64)),
+    "moved to another run": encode(replace(SIGNED, run=make_manifest(seed=8).run_id)),
+    "moved to another round": encode(replace(SIGNED, round=2)),
+    "moved to another phase": encode(replace(SIGNED, phase="union")),
+    "with another sender": encode(replace(SIGNED, sender=OTHER_CLIENT)),
+    "with another recipient": encode(replace(SIGNED, recipient=MANIFEST.aggregators[0])),
+    "with another number": encode(replace(SIGNED, message_id="0" * 32)),
+    "with another body": encode(replace(SIGNED, body=RunRefused(code=Code.INTERNAL))),
+    "with another payload": encode(replace(SIGNED, payload=b"payment")),
+    "without its payload": encode(replace(SIGNED, payload=b"")),
 }
+REFUSED = [
+    *((name, frame, "not-in-roster") for name, frame in STRANGERS.items()),
+    *((name, frame, "bad-signature") for name, frame in FORGERIES.items()),
+    # A message for another party stays its own when the broker moves it.
+    ("for another party", frame_of(recipient=MANIFEST.aggregators[0]), "wrong-recipient"),
+]
 
 
-@pytest.mark.parametrize("frame", STRANGERS.values(), ids=STRANGERS)
+@pytest.mark.parametrize(("name", "frame", "reason"), REFUSED, ids=[name for name, *_ in REFUSED])
 @aio
-async def test_who_is_not_in_the_roster_is_nobody(frame: bytes) -> None:
-    assert await refusal_of(frame) == "not-in-roster"
-
-
-@pytest.mark.parametrize("frame", FORGERIES.values(), ids=FORGERIES)
-@aio
-async def test_what_its_sender_did_not_sign_is_refused(frame: bytes) -> None:
-    assert await refusal_of(frame) == "bad-signature"
-
-
-@pytest.mark.parametrize(
-    "moved",
-    [
-        {"run": make_manifest(seed=8).run_id},
-        {"round": 2},
-        {"phase": "union"},
-        {"sender": OTHER_CLIENT},
-        {"recipient": MANIFEST.aggregators[0]},
-        {"message_id": "0" * 32},
-        {"body": RunRefused(code=Code.INTERNAL)},
-        {"payload": b"payment"},
-        {"payload": b""},
-    ],
-    ids=str,
-)
-@aio
-async def test_a_signature_is_none_for_a_message_that_was_changed(moved: dict[str, object]) -> None:
-    changed = replace(SIGNED, **moved)  # type: ignore[arg-type] # fields of several types
-
-    assert await refusal_of(encode(changed)) == "bad-signature"
-
-
-@aio
-async def test_a_message_for_another_party_stays_its_own_when_the_broker_moves_it() -> None:
-    frame = frame_of(recipient=MANIFEST.aggregators[0])
-
-    assert await refusal_of(frame) == "wrong-recipient"
+async def test_what_its_sender_in_the_roster_did_not_sign_as_it_is_for_us_is_refused(
+    name: str, frame: bytes, reason: str
+) -> None:
+    assert await refusal_of(frame) == reason, name
 
 
 # Other bytes of the same meaning ------------------------------------------------------------------------
