@@ -96,9 +96,8 @@ def test_an_identity_that_is_not_the_rosters_ends_the_start(
 
     line = complaint(capfd, monkeypatch)
 
-    assert line.startswith(
-        f"client: {stranger.name} is not in {tmp_path / 'roster.json'} with the key of {path}: "
-    )
+    roster = tmp_path / "roster.json"
+    assert line.startswith(f"client: {stranger.name} is not in {roster} with the key of {path}: ")
     assert "a roster must be built from the public file that belongs to it" in line
 
 

@@ -76,17 +76,18 @@ def test_a_value_is_read_as_it_was_written(shapes: EventCodec, value: object) ->
 
 
 WRONG: Any = "open-sesame"
+ANOTHER, NOT_OF_ITS_TYPE = "it would be read back as another value", "a field holds what its type does not say"
 
 
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        (Event(KEY, either=Same(b"x")), "it would be read back as another value"),
-        (Event(KEY, inner=(Inner(b"", math.nan),)), "it would be read back as another value"),
-        (Event(KEY, number=WRONG), "a field holds what its type does not say"),
-        (Event(WRONG), "a field holds what its type does not say"),
-        (Event(KEY, inner=[WRONG]), "a field holds what its type does not say"),  # type: ignore[arg-type]
-        (Failed("\ud800"), "a field holds what its type does not say"),
+        (Event(KEY, either=Same(b"x")), ANOTHER),
+        (Event(KEY, inner=(Inner(b"", math.nan),)), ANOTHER),
+        (Event(KEY, number=WRONG), NOT_OF_ITS_TYPE),
+        (Event(WRONG), NOT_OF_ITS_TYPE),
+        (Event(KEY, inner=[WRONG]), NOT_OF_ITS_TYPE),  # type: ignore[arg-type]
+        (Failed("\ud800"), NOT_OF_ITS_TYPE),
         (Inner(b""), "Inner cannot be kept: its type is not among those that are"),
     ],
     ids=["ambiguous-union", "nan", "wrong-number", "wrong-type", "wrong-container", "no-text", "unknown-type"],

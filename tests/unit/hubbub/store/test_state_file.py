@@ -51,9 +51,8 @@ def test_the_last_secret_of_a_name_is_kept_unless_deleted(vault: Vault, tmp_path
 def test_what_is_deleted_or_replaced_is_overwritten_when_a_machine_is_forgotten(tmp_path: Path) -> None:
     file = StateFile(path_in(tmp_path))
     store, vault = SqliteStore(file), Vault(file)
-    vault.put(RUN, "outbox 1", SECRET)
-    vault.put(RUN, "outbox 2", SECRET)
-    vault.put(RUN, "group", SECRET)
+    for name in ("outbox 1", "outbox 2", "group"):
+        vault.put(RUN, name, SECRET)
     vault.put(RUN, "group", b"stepped")
     assert SECRET in bytes_on_disk(tmp_path)
 
@@ -69,18 +68,17 @@ def test_what_is_changed_together_is_changed_as_a_whole_or_not_at_all(vault: Vau
     vault.put(RUN, "group", SECRET)
     vault.put(RUN, "outbox 1", SECRET)
 
-    def fail() -> None:
+    def step(*, fails: bool) -> None:
         with vault.together():
             vault.put(RUN, "group", b"stepped")
             vault.delete(RUN, "outbox 1")
-            raise KeyError
+            if fails:
+                raise KeyError
 
     with pytest.raises(KeyError):
-        fail()
+        step(fails=True)
     assert vault.get(RUN, "group") == vault.get(RUN, "outbox 1") == SECRET
-    with vault.together():
-        vault.put(RUN, "group", b"stepped")
-        vault.delete(RUN, "outbox 1")
+    step(fails=False)
     assert (vault.get(RUN, "group"), vault.get(RUN, "outbox 1")) == (b"stepped", None)
 
 
@@ -95,7 +93,9 @@ def test_what_was_deleted_before_a_crash_is_overwritten_by_the_next_process(vaul
         assert SECRET not in bytes_on_disk(tmp_path)
 
 
-def test_with_the_run_every_byte_of_its_secrets_is_overwritten(vault: Vault, tmp_path: Path) -> None:
+def test_with_the_run_every_byte_of_its_secrets_is_overwritten_and_none_shown_after_a_failure(
+    vault: Vault, tmp_path: Path
+) -> None:
     large = SECRET * 1_000  # Larger than a page, so that it lies in pages of its own.
     vault.put(RUN, "run key", SECRET)
     vault.put(RUN, "outbox 1", large)
@@ -107,11 +107,7 @@ def test_with_the_run_every_byte_of_its_secrets_is_overwritten(vault: Vault, tmp
     assert SECRET[:8] not in bytes_on_disk(tmp_path)
     assert vault.get(RUN, "run key") is None
     assert vault.get(OTHER_RUN, "run key") == b"the other run's"
-
-
-def test_a_vault_that_fails_says_so_and_shows_no_secret(vault: Vault) -> None:
     vault.close()
-
     with pytest.raises(StorageFailed) as caught:
         vault.put(RUN, "run key", SECRET)
     assert "open-sesame" not in str(caught.value)
