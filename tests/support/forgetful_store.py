@@ -26,7 +26,7 @@ from hubbub.store.base import Archive, Draft, Entry, EventStore, Note, Snapshot
 
 @dataclass(slots=True)
 class Disk:
-    """What is there after a crash: entries by their numbers, the last number that was given, and archives."""
+    """All that is there after a crash: entries by their numbers, the last number that was given, and archives."""
 
     entries: dict[int, Entry] = field(default_factory=dict)
     last: int = 0
@@ -36,7 +36,7 @@ class Disk:
 
 
 class ForgetfulStore(EventStore):
-    """What is synced is on the disk; all else is lost when this crashes."""
+    """Synced entries are on the disk; all else is lost when this crashes."""
 
     def __init__(
         self, disk: Disk, *, before_sync: Callable[[], None] = lambda: None, careless: bool = False

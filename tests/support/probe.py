@@ -50,7 +50,7 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Data:
-    """How many steps were taken, and what is under way: a job, and the timer "alarm"."""
+    """The number of steps that were taken, and what is under way: a job, and the timer "alarm"."""
 
     steps: int = 0
     job: str = ""
@@ -79,7 +79,7 @@ class Go:
 
 @dataclass(frozen=True)
 class Done:
-    """What a job comes back as."""
+    """The event that a job comes back as."""
 
     result: str
 
@@ -300,7 +300,7 @@ class Probe:
     store: ForgetfulStore
 
     def recorded(self, kind: str) -> list[Entry]:
-        """What the audit log has of a kind; its chain must hold."""
+        """The entries of a kind in the audit log; its chain must hold."""
         return [entry for entry in read_log(self.audit_path).entries if entry.kind == kind]
 
     @property

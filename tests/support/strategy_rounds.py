@@ -87,7 +87,7 @@ def play(
 
 
 def add_up(phase: Phase, parameters: Parameters, members: Sequence[ClientRound]) -> Release:
-    """What the clients send, split, added by every aggregator of the phase, and recombined."""
+    """All that the clients send, split, added by every aggregator of the phase, and recombined."""
     servers = len(phase.aggregators(range(parameters.servers)))
     vectors = members[0].vectors(phase.name)
     totals = [
@@ -128,7 +128,7 @@ def fit_tags(phase: str, vectors: Sequence[Vector], values: Sequence[Residues]) 
 
 
 def refusal(client: ClientRound, phase: str, values: Sequence[Residues], members: int) -> RejectReason:
-    """Why a client does not take these sums."""
+    """The reason for which a client does not take these sums."""
     with pytest.raises(PeerError) as caught:
         absorb(client, phase, values, members)
     return caught.value.reason

@@ -22,7 +22,7 @@ INPUTS = ([1.0, -2.5, 0.0, 100.0], [0.0, 2.5, 0.0, 100.0], [-7.0, 0.125, 0.0, 10
 
 
 def deal(ask: SecureSum, inputs: Sequence[ArrayLike]) -> list[tuple[Share, ...]]:
-    """What each server is sent."""
+    """All shares, by server."""
     return list(zip(*(ask.share(values) for values in inputs), strict=True))
 
 

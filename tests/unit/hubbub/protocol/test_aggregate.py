@@ -99,7 +99,7 @@ def test_the_first_round_has_a_bound_of_its_own_and_a_round_that_moves_nothing_d
 
 
 def test_a_client_that_pushes_in_every_round_raises_the_bound_slowly() -> None:
-    """What was clamped counts as clamped, so that the bound grows κ-fold with every doubling of the rounds."""
+    """A clamped factor counts as clamped, so that the bound grows κ-fold with every doubling of the rounds."""
     history: tuple[float, ...] = ()
     for _ in range(64):
         history = BOUNDS.clamp(16.0, history).history

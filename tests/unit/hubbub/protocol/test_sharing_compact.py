@@ -27,7 +27,7 @@ PLAN = plan_chunks(VECTORS, 256, DENSE)
 
 
 def streams_of(number: int, index: int) -> Streams:
-    """What follows from one secret, for each vector of a chunk."""
+    """The streams of one secret, for each vector of a chunk."""
 
     def stream(vector: Vector) -> AesCtrStream:
         place = f"{number} {index} {vector.name}".encode()

@@ -38,7 +38,7 @@ def secure_sum(marks: list[Digits], m: int, key: bytes) -> Residues:
 
 
 def counts_of(cohort: list[Signs]) -> list[int]:
-    """How many clients chose each index, one at a time."""
+    """The number of clients that chose each index, one at a time."""
     return [sum(1 for signs in cohort if signs[index] != 0) for index in range(cohort[0].size)]
 
 

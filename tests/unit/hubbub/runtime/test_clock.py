@@ -87,7 +87,7 @@ def start(machine: Machine, disk: Disk, *, fresh: bool = False) -> AbstractAsync
 
 
 def left_s(service: Probe) -> float:
-    """How long the deadline still has, by the loop, which nobody can set."""
+    """The time that the deadline still has, by the loop, which nobody can set."""
     return service.runner.effects.timers[KEY, "alarm"].when() - asyncio.get_running_loop().time()
 
 

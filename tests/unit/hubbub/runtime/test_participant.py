@@ -69,7 +69,7 @@ class RememberRun(Persist):
 
 @dataclass(frozen=True)
 class Answer:
-    """What the party would answer."""
+    """The answer of the party."""
 
     objections: tuple[Objection, ...] = ()
     run_key: RunKey | None = None

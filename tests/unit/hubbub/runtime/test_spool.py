@@ -105,7 +105,7 @@ def flipped(content: bytes, place: int) -> bytes:
 
 
 def place_of_damage(spool: Spool) -> str:
-    """Which file an operator is told of when a chunk cannot be read."""
+    """The file that an operator is told of when a chunk cannot be read."""
     with pytest.raises(StorageDamaged, match="look whether its disk is failing, and begin another run") as caught:
         spool.read(KEY, ref())
     assert caught.value.code is Code.DISK_FAILED

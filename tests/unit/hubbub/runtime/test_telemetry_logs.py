@@ -1,4 +1,4 @@
-"""Which log lines name their run, round, phase and party: those of a whole run, and those of what goes wrong."""
+"""Log lines name their run, round, phase and party: those of a whole run, and those of what goes wrong."""
 
 import asyncio
 import io

@@ -1,4 +1,4 @@
-"""What a party counts: messages, bytes, steps, ends, times; and what can be read off it at any moment."""
+"""Metrics of a party: messages, bytes, steps, ends, times; and what can be read off it at any moment."""
 
 import asyncio
 import re

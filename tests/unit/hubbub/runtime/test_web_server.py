@@ -108,7 +108,7 @@ class Held:
 
 @pytest.fixture
 def accepted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bytes the server read, piece by piece."""
+    """The numbers of bytes that the server read, piece by piece."""
     pieces: list[int] = []
     read = CarefulProtocol._read
 

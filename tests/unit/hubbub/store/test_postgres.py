@@ -35,7 +35,7 @@ def server() -> Iterator[PrivatePostgres]:
 
 @pytest.fixture
 def schema(server: PrivatePostgres) -> str:
-    """Where the tables of one test are."""
+    """A schema for the tables of one test."""
     name = f"test_{next(SCHEMAS)}"
     server.execute(f"CREATE SCHEMA {name}")
     return name
@@ -61,7 +61,7 @@ def bodies(store: PostgresStore) -> list[str]:
 
 
 def read(store: PostgresStore) -> list[tuple[str, bool]]:
-    """What is in it, and what of that is done."""
+    """All that is in it, and whether it is done."""
     return [(entry.body, entry.done) for entry in store.read()]
 
 

@@ -49,7 +49,7 @@ def bodies(store: SqliteStore) -> list[str]:
 
 
 def read(store: SqliteStore) -> list[tuple[str, bool]]:
-    """What is in it, and what of that is done."""
+    """All that is in it, and whether it is done."""
     return [(entry.body, entry.done) for entry in store.read()]
 
 
@@ -188,7 +188,7 @@ print(bodies(SqliteStore(folder / "events.sqlite")))
 
 
 def on_its_own_disk(folder: Path, options: str) -> tuple[str, ...]:
-    """What runs a command with a small disk in memory at a folder, that nobody else sees and that goes with it."""
+    """A prefix that runs a command with a small disk in memory at a folder, which nobody else sees."""
     prefix = ("unshare", "--map-root-user", "--mount", "sh", "-c")
     mount = f'mount -t tmpfs -o {options} none "{folder}"'
     if shutil.which("unshare") is None or subprocess.run([*prefix, mount], check=False).returncode:

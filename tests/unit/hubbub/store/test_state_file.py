@@ -1,4 +1,4 @@
-"""What a run keeps secret survives a restart, and after the run it is nowhere in the file."""
+"""Secrets of a run survive a restart, and after the run they are nowhere in the file."""
 
 import stat
 from collections.abc import Iterator

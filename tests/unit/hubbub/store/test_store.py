@@ -1,4 +1,4 @@
-"""Which store a setting means, and what is said if it means none."""
+"""The store that a setting means, and the complaint if it means none."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who gets which share and who releases, in either wire mode."""
+"""Recipients of shares and senders of sums, in either wire mode."""
 
 from collections import Counter
 

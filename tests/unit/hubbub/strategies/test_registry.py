@@ -52,7 +52,7 @@ def test_the_model_stays_if_nobody_says_anything(name: str) -> None:
 
 
 def test_in_blocks_its_signs_are_drawn_from_the_clients_secret_and_its_factor_is_zero() -> None:
-    """Where all signs agree everybody knows everybody's: pluses alone would tell that it has nothing to say."""
+    """If all signs agree everybody knows everybody's: pluses alone would tell that it has nothing to say."""
     parameters = replace(setting(clients=3, rho=0.5, q=3), block=4)
     marks = np.zeros(parameters.blocks, np.uint32)
     marks[:30] = 1

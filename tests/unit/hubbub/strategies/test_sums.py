@@ -105,7 +105,7 @@ def test_what_cancels_is_zero_and_not_lost(name: str) -> None:
 
 @pytest.mark.parametrize("clients", [2, 3, 4, 5, 8])
 def test_an_index_is_never_lost_however_many_have_it(clients: int) -> None:
-    """Where SecUnion with q = 1 loses every even number of marks."""
+    """SecUnion with q = 1 loses every even number of marks."""
     parameters = setting(clients=clients, alpha_max=10.0)
     said = [{t: 1.0 for t in range(clients + 1) if client < t} for client in range(clients)]
 

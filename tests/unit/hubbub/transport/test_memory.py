@@ -1,4 +1,4 @@
-"""What the in-memory twin does beyond the contract: faults on request, no copies, a fixed order."""
+"""The in-memory twin beyond the contract: faults on request, no copies, a fixed order."""
 
 import asyncio
 

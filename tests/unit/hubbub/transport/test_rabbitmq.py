@@ -1,4 +1,4 @@
-"""What of the RabbitMQ transport can be seen without a broker."""
+"""The parts of the RabbitMQ transport that can be seen without a broker."""
 
 import asyncio
 from itertools import groupby

@@ -35,7 +35,7 @@ def complain(manifest: Manifest, roster: Roster | None = None) -> tuple[str, ...
 
 
 def changed(predecessor: Predecessor, **fields: object) -> Predecessor:
-    """What somebody made of it on the way, without anybody's signature."""
+    """A predecessor that somebody changed on the way, without anybody's signature."""
     return predecessor.model_copy(update=fields)
 
 
