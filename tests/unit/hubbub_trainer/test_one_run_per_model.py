@@ -8,7 +8,7 @@ import pytest
 
 from hubbub.errors import Code
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.runs import RunEnded, RunJoined, RunRefused
+from hubbub.messages.runs import RunJoined, RunRefused
 from hubbub.messages.shares import ShareChunk
 from hubbub.protocol.metrics import Metric
 from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
@@ -22,7 +22,6 @@ from support.trainer_scene import Scene, scene_of
 from support.trainer_scene import draw_up as draw_up_for
 
 TASK = SyntheticTask(203)
-FAILED = RunEnded(outcome="failed", reason="")
 
 
 @dataclass(frozen=True)
@@ -76,8 +75,7 @@ async def test_a_second_run_from_the_model_is_refused_also_after_the_first_has_e
         await send_shares(scene)
         assert await scene.refusal(SECOND) is Code.POLICY_LEDGER
         scene.manifest = FIRST
-        await scene.tell(FAILED)
-        await scene.settle()
+        await scene.end("failed")
         await scene.restart()
         with caplog.at_level(logging.WARNING):
             assert await scene.refusal(draw_up(3)) is Code.POLICY_LEDGER
@@ -93,8 +91,7 @@ async def test_a_run_that_ends_before_a_share_left_does_not_use_its_model_up(tmp
         await scene.restart()  # Its claim survives.
         assert await scene.refusal(SECOND) is Code.POLICY_LEDGER
         scene.manifest = FIRST
-        await scene.tell(FAILED)
-        await scene.settle()
+        await scene.end("failed")
         await scene.restart()
         await scene.pledge(draw_up(3))
 
@@ -153,8 +150,7 @@ async def test_void_rounds_of_a_model_add_up_over_the_runs_that_began_from_it(tm
     async with scene_of(tmp_path, first, TASK, policy=policy(max_runs_per_model=9)) as scene:
         await scene.join()
         await scene.play_void_round(1)
-        await scene.tell(FAILED)
-        await scene.settle()
+        await scene.end("failed")
         await scene.restart()
         await scene.join(second)
         await scene.play_void_round(1)
