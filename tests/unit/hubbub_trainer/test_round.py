@@ -14,26 +14,8 @@ from hubbub.messages.shares import MAX_RESENDS, Traffic
 from hubbub.protocol.layout import Vector
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.strategies.verified import Verified
-from hubbub_trainer.events import (
-    Closed,
-    Concluded,
-    Decoded,
-    Evaluated,
-    Go,
-    HeldModel,
-    OtherTranscript,
-    Overtaken,
-    RoundBroken,
-    RoundOver,
-    SetAskedFor,
-    SharesResent,
-    SharesSent,
-    Strayed,
-    SumArrived,
-    SumsLost,
-    Trained,
-    VoidAnnounced,
-)
+from hubbub_trainer import events
+from hubbub_trainer.events import Decoded, Go, Overtaken, RoundOver, SetAskedFor, SumArrived, VoidAnnounced
 from hubbub_trainer.phases.participation import ReportOldCopy
 from hubbub_trainer.phases.round import (
     KIND,
@@ -57,12 +39,12 @@ OTHER_VECTORS = (Vector("signs", 99, 7), Vector("factors", 1, 2**32))
 SENT = (Traffic(counts_as="signs", direction="up", payload_bits=600),)
 CHUNKS = 2
 TRANSCRIPT, MODEL = "7a" * 32, "5d" * 32
-HELD = HeldModel(sha256="5e" * 32, step=1.0)
+HELD = events.HeldModel(sha256="5e" * 32, step=1.0)
 DECODED = Decoded(transcript=TRANSCRIPT)
-TRAINED = Trained(training_s=2.0)
-SHARED = SharesSent(traffic=SENT)
-CONCLUDED = Concluded(model_hmac=MODEL, held=HELD)
-LOST = SumsLost(number=1)
+TRAINED = events.Trained(training_s=2.0)
+SHARED = events.SharesSent(traffic=SENT)
+CONCLUDED = events.Concluded(model_hmac=MODEL, held=HELD)
+LOST = events.SumsLost(number=1)
 WORKING = [State.QUEUED, State.TRAINING, State.SHARING, State.WAITING, State.DECODING, State.CONCLUDING]
 METRICS = (MetricClaim(name="accuracy"),)
 TOTALS = {"accuracy": 0.75}
@@ -137,7 +119,7 @@ class Play(MachinePlay[State, ClientRound]):
     def close(self, *, exposed: bool) -> None:
         """The round is void: the model stays what it was."""
         self.expect(State.CLOSING, *self.of(Record), CloseVoid())
-        self.feed(Closed(model_hmac=MODEL, held=HELD))
+        self.feed(events.Closed(model_hmac=MODEL, held=HELD))
         over = RoundOver(number=1, released=False, model_hmac=MODEL, held=HELD, exposed=exposed)
         dropped = RoundDropped(traffic=self.data.sent + tuple(self.counted()))
         record = Record("void", {"phase": self.data.current.name})
@@ -166,7 +148,9 @@ class Play(MachinePlay[State, ClientRound]):
     def fails(self, code: Code) -> None:
         self.at(State.FAILED)
         assert self.said() == [PartyFailed(code=code)]
-        assert [effect.event for effect in self.of(Tell)] == [RoundBroken(number=1)], "no later round begins"
+        assert [effect.event for effect in self.of(Tell)] == [events.RoundBroken(number=1)], (
+            "no later round begins"
+        )
         assert not self.jobs()
 
     def fails_as_old(self, phase: str) -> None:
@@ -371,10 +355,10 @@ def test_sums_of_the_second_phase_may_be_lost_alone(two_phases: Play) -> None:
 def test_a_client_that_was_told_other_sums_says_nothing_more_and_has_the_run_catch_up(wire: str) -> None:
     play = Play(make_manifest(clients=3, servers=3, min_clients=2, wire=wire))
     play.advance(State.DECODING)
-    play.feed(OtherTranscript())
+    play.feed(events.OtherTranscript())
     play.at(State.STRAYED)
     *refused, told = play.effects
-    assert told == Tell(play.run, Strayed(number=1))
+    assert told == Tell(play.run, events.Strayed(number=1))
     releasers = play.manifest.aggregators if wire == "paper" else play.manifest.aggregators[1:2]
     assert refused == play.of(CountRefusal)
     assert [(each.sender, each.reason) for each in play.of(CountRefusal)] == [
@@ -525,7 +509,7 @@ def scored() -> Play:
     return Play(make_manifest(clients=3, servers=3, min_clients=2, metrics=METRICS))
 
 
-EVALUATED = Evaluated(own={"accuracy": 0.5})
+EVALUATED = events.Evaluated(own={"accuracy": 0.5})
 TOTALLED = Decoded(transcript=TRANSCRIPT, metrics=TOTALS)
 
 
@@ -630,7 +614,7 @@ def test_a_set_is_sent_again_while_its_phase_is_open_and_each_aggregator_has_its
     play.expect(state, ResendShares("signs", second))
     if state is State.WAITING:
         assert play.resumed() == [ResendShares("signs", first), ResendShares("signs", second)]
-        play.feed(*(SharesResent(phase="signs", aggregator=each) for each in (first, second)))
+        play.feed(*(events.SharesResent(phase="signs", aggregator=each) for each in (first, second)))
         play.expect(state)
         assert play.resumed() == []
 
@@ -640,4 +624,4 @@ def test_a_set_whose_phase_has_its_verdict_is_not_sent_again(play: Play, state: 
     play.advance(state)
     first = play.manifest.aggregators[0]
     play.refuses(SetAskedFor(phase="signs", aggregator=first), RejectReason.OVER)
-    play.ignores(SharesResent(phase="signs", aggregator=first))
+    play.ignores(events.SharesResent(phase="signs", aggregator=first))
