@@ -125,10 +125,9 @@ def test_whatever_comes_last_a_snapshot_that_enough_organisations_vouch_for_is_l
         for event in order:
             play.at(State.ASKING)
             play.feed(event)
-            is_chunk = isinstance(event, SnapshotArrived)
             kept = [KeepSnapshot(SECOND, LOST, event.index)] if isinstance(event, SnapshotArrived) else []
             assert play.effects[: len(kept)] == tuple(kept)
-            if is_chunk and play.state is State.ASKING:
+            if kept and play.state is State.ASKING:
                 play.ignores(event)
         play.expect(State.CHECKING, *kept, TakeSnapshot(SECOND, voucher()))
         assert play.resumed() == [TakeSnapshot(SECOND, voucher())]

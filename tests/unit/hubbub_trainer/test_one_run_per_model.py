@@ -1,7 +1,6 @@
 """A running trainer and its ledger of models: which runs are refused, which count, which give their model up."""
 
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -10,9 +9,8 @@ from hubbub.errors import Code
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.runs import RunJoined, RunRefused
 from hubbub.messages.shares import ShareChunk
-from hubbub.protocol.metrics import Metric
-from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
-from hubbub_trainer.learning.task import Theta
+from hubbub_trainer.learning.synthetic import SyntheticTask
+from hubbub_trainer.learning.task import Task, Theta
 from hubbub_trainer.ledger import Ledger
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.workspace import digest
@@ -20,33 +18,25 @@ from support.aio import aio
 from support.parties import roster_of
 from support.trainer_scene import Scene, scene_of
 from support.trainer_scene import draw_up as draw_up_for
+from support.wrapped_learner import WrappedTask
 
 TASK = SyntheticTask(203)
 
 
-@dataclass(frozen=True)
-class Pretrained:
+class Pretrained(WrappedTask):
     """A task whose model is the same whatever the seed is."""
 
-    inner: SyntheticTask = TASK
-    name: str = "pretrained"
-    metrics: tuple[Metric, ...] = TASK.metrics
-
-    def count_parameters(self) -> int:
-        return self.inner.count_parameters()
+    name = "pretrained"
 
     def initial_model(self, seed: int) -> Theta:
         del seed
         return self.inner.initial_model(0)
 
-    def learner(self, *, index: int, clients: int, seed: int) -> SyntheticLearner:
-        return self.inner.learner(index=index, clients=clients, seed=seed)
+
+PRETRAINED = Pretrained(TASK)
 
 
-PRETRAINED = Pretrained()
-
-
-def draw_up(number: int, *, task: SyntheticTask | Pretrained = TASK, seed: int = 7, **changes: object) -> Manifest:
+def draw_up(number: int, *, task: Task = TASK, seed: int = 7, **changes: object) -> Manifest:
     initial = digest(task.initial_model(seed))
     return draw_up_for(task, seed=seed, initial_model_sha256=initial, nonce=f"{number:032x}", **changes)
 
