@@ -46,11 +46,6 @@ def small_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mnist, "MNIST", replace(mnist.MNIST, md5s=md5s, packed_md5s=md5s))
 
 
-@pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
-
-
 def leftovers(cache: Path) -> list[str]:
     return [path.name for path in cache.iterdir() if path.name != "MNIST"]
 
