@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from hubbub.crypto.key_derivation import GroupSecret
-from hubbub.errors import Code, LocalError, RejectReason
+from hubbub.errors import Code, RejectReason
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest
@@ -30,7 +30,6 @@ from hubbub_trainer.phases.participation import Participation
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.saved_model import (
     SALT_BYTES,
-    KeptModel,
     commit,
     derive_salt,
     read_kept_model,
@@ -50,7 +49,6 @@ NAMES = client_names(4)
 ME, SECOND, THIRD, FOURTH = NAMES
 SALT = bytes(range(SALT_BYTES))
 MODEL: Theta = np.linspace(-1, 1, TASK.count_parameters(), dtype=np.float32)
-KEPT = KeptModel(run="1" * 64, task="synthetic", seed=0, theta=MODEL)
 
 
 def draw_up(**changes: object) -> Manifest:
@@ -465,21 +463,6 @@ async def test_an_heir_whose_copy_is_not_the_endorsed_one_refuses(
         assert await scene.refusal(another) is Code.PROTOCOL_TASK
         why = "has 203 parameters here, the manifest says 101: draw it up for the predecessor's task"
         assert why in caplog.text
-
-
-def test_who_has_both_files_reads_them_and_who_lacks_one_has_nothing(tmp_path: Path) -> None:
-    assert recall_for_successor(tmp_path) is None
-    (tmp_path / "model.safetensors").write_bytes(KEPT.write())
-    assert recall_for_successor(tmp_path) is None
-    write("succession.json", json.dumps({"salt": SALT.hex()}))(tmp_path)
-    left = recall_for_successor(tmp_path)
-    assert left is not None
-    assert (left[0], left[1].tobytes()) == (SALT, MODEL.tobytes())
-    write("succession.json", "{")(tmp_path)
-    with pytest.raises(LocalError, match=r"bring back succession\.json"):  # No outage to wait for.
-        recall_for_successor(tmp_path)
-    (tmp_path / "succession.json").unlink()
-    assert recall_for_successor(tmp_path) is None
 
 
 # All successors of a run begin from one model ---------------------------------------------------------------
