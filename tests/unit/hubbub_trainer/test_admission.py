@@ -157,9 +157,7 @@ def test_a_newcomer_is_ready_when_the_ledger_is_not_against_the_model_that_came(
 
 
 @pytest.mark.parametrize("state", JOINING)
-def test_a_run_that_ends_before_its_first_round_is_recorded_if_we_pledged_and_leaves_no_model(
-    state: State,
-) -> None:
+def test_a_run_that_ends_before_its_first_round_is_recorded_if_we_pledged(state: State) -> None:
     play = Play(state=state)
     play.feed(events.Ended(outcome="cancelled", at_s=50.0))
     records = [Record("ended", {"outcome": "cancelled"})] if state in {State.PLEDGED, State.AGREEING} else []
@@ -254,9 +252,7 @@ def test_no_round_before_all_clients_confirmed(state: State) -> None:
 
 
 @pytest.mark.parametrize("state", [State.PLEDGED, State.AGREEING, State.INHERITING])
-def test_a_client_that_took_part_in_a_round_that_it_never_began_holds_an_old_copy_and_leaves(
-    state: State,
-) -> None:
+def test_a_client_that_took_part_in_a_round_that_it_never_began_holds_an_old_copy(state: State) -> None:
     play = Play(state=state)
     play.feed(events.RoundOrdered(number=4, attended=3))
     play.at(State.ENDED)

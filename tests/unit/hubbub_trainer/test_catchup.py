@@ -194,9 +194,7 @@ def test_a_peers_newer_snapshot_takes_the_place_of_its_older_one(play: Play) -> 
 
 
 @pytest.mark.parametrize("meanwhile", [None, Lost(number=9), NeverMind()])
-def test_a_model_that_was_taken_is_told_to_the_run_whatever_happened_meanwhile(
-    play: Play, meanwhile: object
-) -> None:
+def test_a_model_that_was_taken_is_told_to_the_run_in_any_case(play: Play, meanwhile: object) -> None:
     """More was lost, or nothing was: it is our model now."""
     play.check(SECOND)
     play.ignores(AskDue(at_s=10.0), SnapshotArrived(client=SECOND, number=LOST + 1, index=0))

@@ -271,9 +271,7 @@ async def test_training_for_a_round_that_was_overtaken_ends_quietly(tmp_path: Pa
 
 
 @aio
-async def test_training_that_waits_for_its_turn_is_not_begun_for_a_round_that_was_overtaken(
-    tmp_path: Path,
-) -> None:
+async def test_training_that_waits_for_its_turn_is_not_begun_for_an_overtaken_round(tmp_path: Path) -> None:
     """Other runs of this trainer may have the only slot."""
     slots = asyncio.Semaphore(1)
     async with joined(tmp_path, MANIFEST, TASK, slots=slots) as scene:
@@ -288,9 +286,7 @@ async def test_training_that_waits_for_its_turn_is_not_begun_for_a_round_that_wa
 
 
 @aio
-async def test_sums_that_come_while_a_peers_model_is_taken_break_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_sums_beside_a_peers_model_break_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The round wants to conclude when its keys are gone, before it is known that the model is another."""
     taking, concluding, concluded = threading.Event(), threading.Event(), threading.Event()
     read, take = snapshots.read, snapshots.take_snapshot

@@ -187,9 +187,7 @@ async def test_the_same_client_gives_the_same_bits_in_every_form(tmp_path: Path)
 
 
 @aio
-async def test_what_a_client_raises_stays_at_home_and_the_run_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_a_client_raises_stays_at_home(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Softmax):
         def fit(self, parameters: list[Any], config: Any) -> Any:
             if self.partition == 1:

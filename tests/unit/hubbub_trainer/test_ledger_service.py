@@ -96,9 +96,7 @@ async def test_two_runs_that_are_proposed_at_once_do_not_both_slip_through(tmp_p
 
 
 @aio
-async def test_the_run_counts_on_disk_before_its_first_share_leaves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_run_counts_before_its_first_share_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[bool] = []
     async with scene_of(tmp_path, FIRST, TASK, policy=policy()) as scene:
         post, ledger = scene.trainer.runner.post, tmp_path / FIRST.clients[0] / "ledger.sqlite"

@@ -613,9 +613,7 @@ def test_only_a_larger_step_leaves_what_was_counted_behind(joined: Play) -> None
 
 
 @pytest.mark.parametrize(("strategy", "rounds", "wasted"), [("sum", 9, 0), ("no-union", 1, 1)])
-def test_nobody_leaves_where_nothing_is_learnt_or_all_rounds_are_done(
-    strategy: str, rounds: int, wasted: int
-) -> None:
+def test_nobody_leaves_where_nothing_is_learnt_or_all_is_done(strategy: str, rounds: int, wasted: int) -> None:
     """Of a sum a client's numbers do not depend on the model; how often it says them is limited otherwise."""
     play = Play(make_manifest(strategy=strategy, rounds=rounds), caps=VoidCaps(per_model=0, per_run=0))
     play.release(1, exposed=True, step=0.0)

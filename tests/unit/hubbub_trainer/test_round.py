@@ -406,9 +406,7 @@ def test_a_failure_is_reported_from_every_working_state(play: Play, state: State
 # Two phases ---------------------------------------------------------------------------------------------
 
 
-def test_a_member_goes_on_to_the_next_phase_by_itself_and_a_restart_takes_up_the_current_one(
-    two_phases: Play,
-) -> None:
+def test_a_member_goes_on_to_the_next_phase_and_a_restart_takes_up_the_current_one(two_phases: Play) -> None:
     play = two_phases
     play.advance(State.DECODING)
     assert play.resumed() == [DecodeSums("count")]
@@ -463,9 +461,7 @@ def test_a_void_first_phase_exposes_nothing_though_shares_were_sent(two_phases: 
 
 
 @pytest.mark.parametrize("state", [State.TRAINING, State.SHARING, State.WAITING])
-def test_a_void_second_phase_voids_the_round_and_exposes_those_who_sent_a_share(
-    two_phases: Play, state: State
-) -> None:
+def test_a_void_second_phase_exposes_those_who_sent_a_share(two_phases: Play, state: State) -> None:
     """A client that sent too late cannot know who has opened it; one that sent nothing has lost nothing."""
     play = two_phases
     play.advance(state)

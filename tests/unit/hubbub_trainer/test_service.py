@@ -184,9 +184,7 @@ async def test_a_client_that_dealt_another_part_to_others_ends_the_run(
 
 
 @aio
-async def test_a_part_that_does_not_open_ends_the_run_and_is_counted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_part_that_does_not_open_ends_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with scene_of(tmp_path, MANIFEST, TASK) as scene:
         await scene.pledge()
         await scene.say(scene.parties[SECOND], GroupContribution(), round_number=0, phase="", payload=bytes(80))
@@ -217,9 +215,7 @@ async def test_a_round_that_fails_while_it_waits_leaves_the_secret_to_the_round_
 
 
 @aio
-async def test_who_has_wasted_too_many_shares_of_a_model_leaves_and_says_why(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_who_has_wasted_too_many_shares_leaves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with joined(tmp_path, UNION, TASK) as scene:
         for number in (1, 2):
             await scene.play_void_round(number)
@@ -422,9 +418,7 @@ async def test_who_failed_early_sends_its_shares_when_training_would_have_been_d
 
 
 @aio
-async def test_shares_open_with_their_aggregators_key_alone_and_add_up_to_what_the_client_said(
-    tmp_path: Path,
-) -> None:
+async def test_shares_open_with_their_aggregators_key_alone_and_add_up(tmp_path: Path) -> None:
     async with joined(tmp_path, MANIFEST, TASK, real=2) as scene:
         await scene.open_round(1)
         first, second = scene.aggregators

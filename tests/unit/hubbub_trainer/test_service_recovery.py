@@ -190,9 +190,7 @@ async def test_killed_at_every_event_it_ends_with_the_same_model(
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @aio
-async def test_killed_when_it_is_admitted_and_nothing_more_is_known_it_takes_part_with_its_keys(
-    tmp_path: Path, when: str
-) -> None:
+async def test_killed_when_it_is_admitted_it_takes_part_with_its_keys(tmp_path: Path, when: str) -> None:
     """Once only: another death would bring its keys back in another way."""
 
     def chosen(point: Point) -> bool:
@@ -214,9 +212,7 @@ async def test_killed_when_it_is_admitted_and_nothing_more_is_known_it_takes_par
     ids=["skipped-rounds", "lost-sums", "strayed"],
 )
 @aio
-async def test_killed_at_every_event_it_catches_up_to_the_same_model(
-    tmp_path: Path, history: History, applied: int
-) -> None:
+async def test_killed_at_every_event_it_catches_up_alike(tmp_path: Path, history: History, applied: int) -> None:
     manifest = draw_up(TASK, min_clients=3, chunk_bytes=2048)
     async with scene_of(tmp_path / "calm", manifest, TASK) as scene:
         expected = await play_to_the_end(scene, history)
@@ -432,9 +428,7 @@ def group_of(scene: Scene) -> GroupSecret:
     [("after", "Decoded"), *((when, what) for what in ("Concluded", "forgotten") for when in ("before", "after"))],
 )
 @aio
-async def test_a_round_is_concluded_once_and_the_secret_goes_one_step(
-    tmp_path: Path, when: str, what: str
-) -> None:
+async def test_a_round_is_concluded_once_and_the_secret_steps_once(tmp_path: Path, when: str, what: str) -> None:
     async with scene_of(tmp_path, MANIFEST, TASK) as scene:
         group = await scene.join()
         async with haunted(scene, lambda point: point.key.round == 1 and at(when, what)(point)) as saboteur:
@@ -487,9 +481,7 @@ async def test_a_disk_that_is_full_is_waited_for(tmp_path: Path, monkeypatch: py
 
 
 @aio
-async def test_a_disk_that_is_full_for_long_costs_a_client_no_sum(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_disk_that_is_long_full_loses_no_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More attempts than all that are fetched at a time may be delivered."""
     left, real = [10 * DELIVERY_LIMIT], spool._write
 

@@ -433,9 +433,7 @@ def write(name: str, content: str) -> Callable[[Path], object]:
 
 
 @aio
-async def test_an_heir_whose_copy_is_not_the_endorsed_one_refuses(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_heir_with_another_copy_refuses(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     other = "the initial model here is not the one that the manifest commits to"
     unreadable = "does not hold the model that its run ended with any more"
     spoilt: tuple[tuple[Callable[[Path], object], str], ...] = (
@@ -476,9 +474,7 @@ def one_run_per_model(manifest: Manifest, **limits: object) -> Policy:
 
 @pytest.mark.parametrize("former", [(SECOND, THIRD), NAMES], ids=["newcomer", "heir"])
 @aio
-async def test_a_second_successor_is_refused_also_after_a_restart(
-    tmp_path: Path, former: tuple[PartyId, ...]
-) -> None:
+async def test_a_second_successor_is_refused_after_a_restart(tmp_path: Path, former: tuple[PartyId, ...]) -> None:
     async with scene_of(tmp_path, FIRST, TASK, policy=one_run_per_model(FIRST)) as scene:
         if former == NAMES:
             await complete(scene)

@@ -283,9 +283,7 @@ def test_a_passing_problem_is_retried_and_logged_once_and_a_refused_note_is_left
     assert recorder.closed
 
 
-def test_a_tracker_that_hangs_holds_nobody_up(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_hanging_tracker_stops_nobody(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(tracking, "MOST_NOTES", 3)
     monkeypatch.setattr(tracking, "LAST_NOTES_S", 0.05)
     hanging, other = Recorder(), Recorder()
@@ -387,9 +385,7 @@ def test_nobody_else_is_told_that_mlflow_is_used(monkeypatch: pytest.MonkeyPatch
 
 
 @aio
-async def test_a_trainers_process_is_observed_as_its_setting_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_trainer_is_tracked_as_its_setting_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     observers: list[Observer] = []
 
     class Spied(Trainer):

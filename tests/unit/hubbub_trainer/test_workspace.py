@@ -90,9 +90,7 @@ def test_it_begins_with_the_initial_model_and_knows_it_again(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("memory", [None, 3.0])
-def test_it_goes_on_with_what_the_last_round_left_and_keeps_nothing_older(
-    tmp_path: Path, memory: float | None
-) -> None:
+def test_it_goes_on_with_what_the_last_round_left_and_nothing_older(tmp_path: Path, memory: float | None) -> None:
     space = open_space(tmp_path)
     for number in (1, 2):
         space.keep_update(number, Learnt(filled(0.5), None))

@@ -104,9 +104,7 @@ def test_help_names_every_task() -> None:
         ),
     ],
 )
-def test_data_that_the_task_has_no_use_for_are_refused_before_anything_is_loaded(
-    tmp_path: Path, name: str, data: str, choice: str
-) -> None:
+def test_data_that_the_task_has_no_use_for_are_refused(tmp_path: Path, name: str, data: str, choice: str) -> None:
     with pytest.raises(DataError, match=f"{data}.*choose {choice}"):
         load_task(name, data=data, cache_folder=tmp_path)
 
@@ -114,7 +112,7 @@ def test_data_that_the_task_has_no_use_for_are_refused_before_anything_is_loaded
 @pytest.mark.parametrize(
     ("name", "pack", "even"), [("lenet", pack_image_files, 250), ("alexnet", pack_batches, 240)]
 )
-def test_partition_reaches_the_clients(tmp_path: Path, name: str, pack: Pack, even: int) -> None:
+def test_partition_reaches_clients(tmp_path: Path, name: str, pack: Pack, even: int) -> None:
     folder = write_image_folder(tmp_path, pack(train=600))
     load = partial(load_task, name, data=str(folder), cache_folder=tmp_path)
 
@@ -137,9 +135,7 @@ def test_partition_that_does_not_exist_or_fit_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", sorted(TASKS_IN_TORCH))
-def test_task_without_torch_is_refused_before_its_data_are_looked_for(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_task_without_torch_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hubbub_trainer.learning.task.find_spec", lambda _: None)
     task = load_task(name, data=str(tmp_path), cache_folder=tmp_path)
 

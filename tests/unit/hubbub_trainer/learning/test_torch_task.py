@@ -342,9 +342,7 @@ class Pairs(Dataset[tuple[Tensor, Tensor]]):
 
 
 @pytest.mark.parametrize("samples", [(torch.zeros(300, 4), torch.tensor([0.0, 8.0]).repeat(150)), Pairs()])
-def test_the_owner_is_told_how_many_targets_are_out_of_range(
-    samples: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_owner_is_told_how_many_targets_are_outside(samples: Any, caplog: pytest.LogCaptureFixture) -> None:
     def data(_: TorchTask, site: Site) -> Data:
         return Data(train=Regression().data(site).train, test=samples)
 
@@ -454,9 +452,7 @@ def test_a_request_to_stop_is_no_failure_of_the_task(caplog: pytest.LogCaptureFi
     ],
     ids=["no-module", "exception", "nothing-said"],
 )
-def test_a_model_that_cannot_be_made_is_refused(
-    task: TorchTask, said: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_model_that_cannot_be_made_fails(task: TorchTask, said: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR), pytest.raises(TaskFailed, match="while it made its model"):
         OwnTask(task, data="").initial_model(0)
     assert said in caplog.text
