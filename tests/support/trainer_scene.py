@@ -425,7 +425,7 @@ class Scene:
         for client in to or self.real:
             release = Release(self, aggregator, client, number, phase)
             for index, packed in enumerate(chunks):
-                await release.send(index, shift(index, packed), **said)
+                await release.send(index, shift(index, packed), said)
 
     async def void(self, number: int = 1, phase: str = "signs") -> None:
         notice = VoidNotice()
@@ -523,11 +523,10 @@ class Release:
         self,
         index: int,
         packed: bytes,
-        /,
+        said: Mapping[str, object],
         *,
         spoil: Callable[[bytes], bytes] = lambda payload: payload,
         signer: PartyId | None = None,
-        **said: object,
     ) -> None:
         """Sign and encrypt one chunk of the sum; `said` are the fields of its message."""
         place: dict[str, Any] = {"round_number": self.number, "phase": self.phase}

@@ -226,7 +226,7 @@ async def release_blindly(scene: Scene, members: tuple[PartyId, ...]) -> None:
         release = Release(scene, aggregator, ME)
         for index, chunk in enumerate(plan_chunks(vectors, scene.manifest.chunk_bytes)):
             packed = pack_chunk(chunk, vectors, [zeros[each.vector][each.elements] for each in chunk])
-            await release.send(index, packed, **said)
+            await release.send(index, packed, said)
 
 
 @aio

@@ -28,6 +28,7 @@ from hubbub_trainer.flower import FlowerTask
 from hubbub_trainer.flower.layout import Kept, Layout
 from hubbub_trainer.learning.task import Theta
 from support.aio import aio
+from support.learners import ignore
 from support.patience import HANG_S
 
 WHY = "docs/flower.md says how to install flwr"
@@ -40,10 +41,6 @@ OPTIONS = DemoOptions(clients=3, rounds=4, local_steps=1, seed=5, strategy="sec-
 SECRET = "patient 4711"
 
 Floats = NDArray[np.floating]
-
-
-def ignore(_done: int, _steps: int) -> None:
-    pass
 
 
 def make_samples(partition: int) -> tuple[Floats, NDArray[np.int64]]:

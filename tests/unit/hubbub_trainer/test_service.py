@@ -242,7 +242,7 @@ def misdeed(
         chunk, packed = (await scene.shares(first))[0]
         said = {"members": MEMBERS, "vectors": chunk.vectors, "transcript": chunk.transcript, **changes}
         release = Release(scene, first, ME, round_number, phase)
-        await release.send(0, packed, spoil=lambda payload: payload[: len(payload) - cut], signer=signer, **said)
+        await release.send(0, packed, said, spoil=lambda payload: payload[: len(payload) - cut], signer=signer)
 
     return do
 
@@ -340,7 +340,7 @@ async def release_badly(scene: Scene, *, wrap_for: PartyId, flip: int) -> None:
     release = Release(scene, scene.aggregators[1], ME, wrapped_for=wrap_for)
     for chunk, packed in await scene.shares(scene.aggregators[1]):
         said = {"members": MEMBERS, "vectors": chunk.vectors, "transcript": chunk.transcript}
-        await release.send(chunk.index, packed, spoil=spoil, **said)
+        await release.send(chunk.index, packed, said, spoil=spoil)
 
 
 TOO_MUCH = add_at(make_vectors(MANIFEST), "factors", 0, 3 * 2**30)

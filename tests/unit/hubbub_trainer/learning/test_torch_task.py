@@ -17,6 +17,7 @@ from hubbub.protocol.metrics import BINARY, Metric, Scores, ScoreSheet
 from hubbub_trainer.learning.task import TaskFailed, Theta
 from hubbub_trainer.learning.torch_learner import OwnTask, TorchLearner
 from hubbub_trainer.learning.torch_task import Batch, Data, Site, TorchTask
+from support.learners import ignore
 
 SEED = 2**127 + 5
 """A round's seed has up to 128 bits."""
@@ -58,14 +59,10 @@ def learner_of(task: TorchTask, index: int = 0) -> tuple[TorchLearner, Theta]:
     return own.learner(index=index, clients=3, seed=7), own.initial_model(7)
 
 
-def quiet(_done: int, _steps: int) -> None:
-    pass
-
-
 def train(
     learner: TorchLearner, theta: Theta, *, steps: int = 5, seed: int = SEED, memory: Theta | None = None
 ) -> tuple[Theta, Theta | None]:
-    training = learner.train(theta, steps=steps, seed=seed, progress=quiet, memory=memory)
+    training = learner.train(theta, steps=steps, seed=seed, progress=ignore, memory=memory)
     return training.theta, training.memory
 
 
