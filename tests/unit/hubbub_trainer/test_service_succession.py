@@ -28,13 +28,7 @@ from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.phases import admission, participation
 from hubbub_trainer.phases.participation import Participation
 from hubbub_trainer.policy import Policy
-from hubbub_trainer.saved_model import (
-    SALT_BYTES,
-    commit,
-    derive_salt,
-    read_kept_model,
-    recall_for_successor,
-)
+from hubbub_trainer.saved_model import SALT_BYTES, commit, derive_salt, read_kept_model, recall_for_successor
 from hubbub_trainer.workspace import digest
 from support.aio import aio
 from support.builders import client_names, make_cohort
