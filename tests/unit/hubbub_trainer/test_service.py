@@ -15,7 +15,7 @@ from hubbub.errors import Code, LocalError, PeerError, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundApplied, RoundOpened, VoidNotice
-from hubbub.messages.runs import GroupConfirmed, GroupContribution, RunKey, RunKeys, RunReady
+from hubbub.messages.runs import GroupContribution
 from hubbub.messages.shares import VectorClaim
 from hubbub.protocol import signs
 from hubbub.protocol.layout import Vector, pack_chunk, plan_chunks, unpack_chunk
@@ -27,7 +27,7 @@ from hubbub_trainer.round_jobs import recombine_chunks
 from hubbub_trainer.saved_model import read_kept_model
 from hubbub_trainer.workspace import digest
 from support.aio import aio, until
-from support.builders import make_run_key, make_vectors
+from support.builders import make_vectors
 from support.parties import roster_of
 from support.sealed_shares import open_share
 from support.spooled import spooled_in
@@ -139,48 +139,6 @@ async def test_everything_that_the_policy_has_against_a_run_is_in_the_log_and_a_
 
 
 # Keys and the group secret ------------------------------------------------------------------------------
-
-
-@aio
-async def test_run_keys_count_only_if_their_owners_signed_them_for_this_run(tmp_path: Path) -> None:
-    forged = make_run_key(MANIFEST, MANIFEST.aggregators[0]).model_copy(update={"signature": "00" * 64})
-    of_another_run = make_run_key(draw_up(TASK, nonce="2" * 32), SECOND)
-    second = make_run_key(MANIFEST, SECOND)
-
-    def with_(other: RunKey) -> RunKeys:
-        return RunKeys(keys=tuple(other if key.party == other.party else key for key in scene.peers.run_keys))
-
-    async with scene_of(tmp_path, MANIFEST, TASK) as scene:
-        await scene.pledge()
-        for keys in (with_(forged), with_(of_another_run), RunKeys(keys=scene.peers.run_keys[:-1])):
-            await scene.tell(keys)
-        await scene.join()
-        await scene.tell(with_(second))  # Its owner signed it, and still: a party has one key in a run.
-        await scene.play_good_round(1)
-        reasons = (
-            *(RejectReason.BAD_SIGNATURE, RejectReason.BAD_SIGNATURE, RejectReason.CONTRADICTION),
-            RejectReason.SECOND_KEY,
-        )
-        assert scene.dead() == [reason.value for reason in reasons]
-        assert scene.count(RejectReason.SECOND_KEY) == 1
-
-
-@aio
-async def test_a_client_that_dealt_another_part_to_others_ends_the_run(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with scene_of(tmp_path, MANIFEST, TASK) as scene:
-        await scene.pledge()
-        await scene.exchange()
-        ((_, mine),) = await scene.hear(scene.parties[SECOND], GroupConfirmed)
-        scene.peers.parts[THIRD] = b"another part than we were dealt!"
-        theirs = scene.peers.agree().confirmation()
-        assert theirs != mine.confirmation
-        await scene.confirm(SECOND, to=ME, confirmation=theirs)
-        assert await scene.failure() is Code.PROTOCOL_GROUP
-        assert "client-2 confirms another group secret" in caplog.text
-        assert scene.count(RejectReason.DIFFERENT_GROUP) == 1
-        assert not scene.heard(scene.coordinator, RunReady)
 
 
 @aio

@@ -18,7 +18,7 @@ from hubbub.errors import Code, RejectReason
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.runs import RunEnded, RunJoined, RunReady, RunRefused
+from hubbub.messages.runs import RunEnded, RunReady, RunRefused
 from hubbub.messages.snapshots import SnapshotChunk, SnapshotRequested, count_chunks
 from hubbub.store.sqlite import SqliteStore
 from hubbub.strategies.base import Theta
@@ -460,16 +460,13 @@ async def test_an_heir_with_another_copy_refuses(tmp_path: Path, caplog: pytest.
 # All successors of a run begin from one model ---------------------------------------------------------------
 
 
-def one_run_per_model(manifest: Manifest, **limits: object) -> Policy:
-    """The default of a policy, in a demo."""
-    demo = Policy.for_demo(roster_of(manifest).digest)
-    return demo.model_copy(update={"max_runs_per_model": 1, **limits})
+ONE_RUN_PER_MODEL = Policy.for_demo(roster_of(FIRST).digest).model_copy(update={"max_runs_per_model": 1})
 
 
 @pytest.mark.parametrize("former", [(SECOND, THIRD), NAMES], ids=["newcomer", "heir"])
 @aio
 async def test_a_second_successor_is_refused_after_a_restart(tmp_path: Path, former: tuple[PartyId, ...]) -> None:
-    async with scene_of(tmp_path, FIRST, TASK, policy=one_run_per_model(FIRST)) as scene:
+    async with scene_of(tmp_path, FIRST, TASK, policy=ONE_RUN_PER_MODEL) as scene:
         if former == NAMES:
             await complete(scene)
             propose = partial(go_on, endorsed_by_all(scene, FIRST))
@@ -488,28 +485,9 @@ async def test_a_second_successor_is_refused_after_a_restart(tmp_path: Path, for
 
 
 @aio
-async def test_two_successors_proposed_at_once_are_not_both_joined(tmp_path: Path) -> None:
-    """The second comes while the task of the first is being loaded."""
-    async with scene_of(tmp_path, FIRST, TASK, policy=one_run_per_model(FIRST)) as scene:
-        both = [of_others(SECOND, THIRD, nonce=digit * 32) for digit in "34"]
-        for manifest in both:
-            await scene.propose(manifest)
-        heard = [await scene.coordinator.hear(kind, 1) for kind in (RunJoined, RunRefused)]
-        assert {envelope.run for answers in heard for envelope, _ in answers} == {each.run_id for each in both}
-
-
-@aio
-async def test_with_a_policy_that_allows_two_a_second_is_joined_and_a_third_is_not(tmp_path: Path) -> None:
-    async with scene_of(tmp_path, FIRST, TASK, policy=one_run_per_model(FIRST, max_runs_per_model=2)) as scene:
-        await scene.pledge(of_others(SECOND, THIRD))
-        await scene.pledge(of_others(SECOND, THIRD, nonce="3" * 32))
-        assert await scene.refusal(of_others(SECOND, THIRD, nonce="4" * 32)) is Code.POLICY_LEDGER
-
-
-@aio
 async def test_a_newcomer_to_a_model_that_it_began_from_before_is_never_ready(tmp_path: Path) -> None:
     """The model comes sealed from a peer, so it is known only then: as a model that other runs went on from."""
-    async with scene_of(tmp_path, FIRST, TASK, policy=one_run_per_model(FIRST)) as scene:
+    async with scene_of(tmp_path, FIRST, TASK, policy=ONE_RUN_PER_MODEL) as scene:
         await agree(scene, NEWCOMER)
         await await_turn(scene, SECOND)
         await send_model(scene, SECOND)
