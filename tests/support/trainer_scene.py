@@ -91,12 +91,12 @@ class Peers:
 
 
 Shift = Callable[[int, bytes], bytes]
-"""What a lying aggregator makes of a chunk of its sum."""
+"""Changes a chunk of a sum, as a lying aggregator does."""
 
 
 MakeTrainer = Callable[[PartyId, Path, Transport], Trainer]
 Wrap = Callable[[Transport], Transport]
-"""What is between a trainer and its transport."""
+"""Puts something between a trainer and its transport."""
 
 
 class Scene:
@@ -193,7 +193,7 @@ class Scene:
         return self.trainer.counters.rejections(reason)
 
     async def read_log(self) -> list[Entry]:
-        """What the first client's audit log says of the run."""
+        """The entries of this run in the first client's audit log."""
         await self.settle()
         entries = read_log(self.folders[self.real[0]] / "audit.jsonl").entries
         return [entry for entry in entries if entry.fields.get("run") == self.manifest.run_id]
@@ -249,7 +249,7 @@ class Scene:
     async def hear(
         self, party: StandIn, kind: type[M], *, number: int | None = None, phase: str | None = None, each: int = 1
     ) -> Heard[M]:
-        """What the real clients say in the present run, when each has said that much."""
+        """The real clients' messages of a kind in the present run, when each has sent that many."""
         return await self._hear(party, kind, each * len(self.real), number=number, phase=phase)
 
     async def _hear(
@@ -268,7 +268,7 @@ class Scene:
             least = len(heard) + 1
 
     def heard(self, party: StandIn, *kinds: type[M]) -> list[M]:
-        """What a party has been told so far of these kinds."""
+        """Messages of these kinds that a party has been sent so far."""
         return [envelope.body for envelope in party.heard if isinstance(envelope.body, kinds)]
 
     @property

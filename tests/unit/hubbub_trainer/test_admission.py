@@ -68,7 +68,7 @@ class Play(MachinePlay[State, Admission]):
                 self.feed(event)
 
     def refusal(self, code: Code) -> str:
-        """What our own log says of the refusal; the coordinator is told the code."""
+        """The sentence for our own log; the coordinator is told the code."""
         self.at(State.REFUSED)
         assert self.said() == [RunRefused(code=code)]
         why = self.logged()

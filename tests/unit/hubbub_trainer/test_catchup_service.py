@@ -47,7 +47,7 @@ joined = partial(scene_of, joined=True)
 
 
 def find_states(scene: Scene, kind: str) -> dict[int, str]:
-    """Where its machines of a kind are, by round."""
+    """The states of its machines of a kind, by round."""
     return {key.round: live.state.value for key, live in scene.trainer.runner.machines.items() if key.kind == kind}
 
 

@@ -1,4 +1,4 @@
-"""What a trainer takes from whom: a phase belongs to the aggregators that take part in it."""
+"""Messages that a trainer takes: of a phase only from its aggregators, and of the right length."""
 
 from typing import Any
 

@@ -116,7 +116,7 @@ class Play(MachinePlay[State, Participation]):
         super().__init__(KIND, data, manifest.coordinator)
 
     def farewell(self) -> str:
-        """What our own log says of leaving the run; the coordinator is told the code."""
+        """The sentence for our own log when we leave the run; the coordinator is told the code."""
         self.at(ENDED)
         assert self.said() == [PartyFailed(code=Code.POLICY_VOID_ROUNDS)]
         assert self.effects[-2:] == (SaveModel(), LEFT)

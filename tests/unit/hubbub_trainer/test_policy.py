@@ -160,7 +160,7 @@ def go_on(*, min_clients: int = 3, **overrides: object) -> Manifest:
 
 
 def test_a_run_goes_on_from_a_model_that_as_many_endorse_as_the_policy_wants_in_a_sum() -> None:
-    """Who was not in it cannot look at the predecessor's manifest: fewer could have made it up between them."""
+    """A newcomer cannot look at the predecessor's manifest: fewer could have made it up between them."""
     assert judge(make_policy(), go_on()) == ()
     assert judge(make_policy(min_clients=2), go_on(min_clients=2)) == ()
     (objection,) = judge(make_policy(), go_on(min_clients=2))
@@ -248,7 +248,7 @@ def test_a_rule_that_the_policy_can_lift_is_named_with_the_way_out() -> None:
     ],
 )
 def test_what_a_manifest_may_ask_of_a_client_is_capped(field: str, limit: str, most: float, more: float) -> None:
-    """Whoever draws the manifest up would otherwise choose them at will, however it is approved."""
+    """The author of a manifest would otherwise choose them at will, however it is approved."""
     manifest = propose(**{field: more})
 
     (objection,) = judge(make_policy().with_approval_of(manifest.run_id), manifest)

@@ -31,7 +31,7 @@ def values_of(client: PartyId, vectors: tuple[Vector, ...]) -> list[Digits]:
 
 
 def combine(index: int, chunk: Chunk, vectors: tuple[Vector, ...]) -> bytes:
-    """What all clients' shares of a chunk add up to, masked."""
+    """The masked sum of all clients' shares of a chunk."""
 
     def expand(client: PartyId, vector: Vector) -> AesCtrStream:
         seed = COMPACT.seed_for(secret_of(client), SEEDED)

@@ -1,4 +1,4 @@
-"""What a run leaves: written, read again, and chosen by the beginning of a run's id."""
+"""The model that a run leaves: written, read again, and chosen by the beginning of the run's id."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ joined = partial(scene_of, joined=True)
 
 
 def hmac_of_model(key: bytes, theta: Theta, means: Sequence[float]) -> str:
-    """What clients compare: the model and the mean factors of the released rounds, as doubles."""
+    """The HMAC that clients compare, of the model and the mean factors of the released rounds, as doubles."""
     model = hashlib.sha256(theta.astype("<f4").tobytes()).digest()
     return hmac.new(key, model + struct.pack(f"<{len(means)}d", *means), "sha256").hexdigest()
 
@@ -435,7 +435,7 @@ async def test_clients_that_were_told_the_same_have_one_transcript_in_each_phase
 
 
 async def find_sum(scene: Scene, phase: str) -> tuple[tuple[Vector, ...], list[Residues]]:
-    """What the real clients' values of the first round really add up to."""
+    """The true sum of the real clients' values in the first round."""
     (vectors, first), (_, second) = [await scene.add(aggregator, 1, phase) for aggregator in scene.aggregators]
     plan, chunks = plan_chunks(vectors, MANIFEST.chunk_bytes), (first, second)
     rule = find_phase(scene.manifest.strategy, phase)

@@ -238,7 +238,7 @@ async def test_killed_at_every_event_it_catches_up_alike(tmp_path: Path, history
 
 @aio
 async def test_a_round_that_was_abandoned_stays_so_after_a_stop_before_it_was_forgotten(tmp_path: Path) -> None:
-    """What was done is written down when a trainer is stopped, and so it is not done again."""
+    """A trainer that is stopped writes down that it has done this, and so does not do it again."""
     async with joined(tmp_path, draw_up(TASK, min_clients=3), TASK) as scene:
         saboteur = Saboteur(lambda point: (point.what, point.key.kind) == ("forgotten", "catchup"))
         await scene.start(ME, await scene.kill(), saboteur=saboteur)
@@ -341,7 +341,7 @@ async def test_training_that_the_process_died_in_twice_is_not_tried_again(tmp_pa
 
 
 def count_copies(scene: Scene) -> dict[int, int]:
-    """How often each chunk has come to the first aggregator."""
+    """The number of times that each chunk has come to the first aggregator."""
     return {index: len(copies) for (_, _, index), copies in scene.sent_sets(scene.aggregators[0]).items()}
 
 

@@ -267,7 +267,7 @@ async def complete(scene: Scene, manifest: Manifest | None = None) -> GroupSecre
 
 
 def endorsed_by_all(scene: Scene, run: Manifest) -> list[EndorsedModel]:
-    """What the trainer left on its disk, and what the others, made by hand, say of the same model."""
+    """The trainer's endorsement on its disk, and those of the others, made by hand, of the same model."""
     mine = read_endorsement(scene.folders[ME] / "runs" / run.run_id / "endorsement.json")
     return [mine, *endorse_as(run, run.clients[1:], mine.commitment)]
 

@@ -1,4 +1,4 @@
-"""What a trainer keeps on disk: there as a whole or not at all, and gone when it has served."""
+"""Files of a trainer: there as a whole or not at all, and gone when they have served."""
 
 import errno
 import json

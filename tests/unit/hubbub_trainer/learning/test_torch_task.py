@@ -191,7 +191,7 @@ def test_a_score_is_of_the_buffers_that_are_remembered() -> None:
 
 
 def score(task: TorchTask, outputs: Tensor, targets: Tensor) -> Scores:
-    """What a task says of a model with these outputs."""
+    """The scores of a model with these outputs."""
     given = nn.Identity()
     return task.evaluate(given, (outputs, targets))
 
