@@ -15,7 +15,7 @@ from hubbub.errors import Code, LocalError, PeerError, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundApplied, RoundOpened, VoidNotice
-from hubbub.messages.runs import GroupContribution
+from hubbub.messages.runs import GroupContribution, RunKeys
 from hubbub.messages.shares import VectorClaim
 from hubbub.protocol import signs
 from hubbub.protocol.layout import Vector, pack_chunk, plan_chunks, unpack_chunk
@@ -27,7 +27,7 @@ from hubbub_trainer.round_jobs import recombine_chunks
 from hubbub_trainer.saved_model import read_kept_model
 from hubbub_trainer.workspace import digest
 from support.aio import aio, until
-from support.builders import make_vectors
+from support.builders import make_run_key, make_vectors
 from support.parties import roster_of
 from support.sealed_shares import open_share
 from support.spooled import spooled_in
@@ -216,6 +216,8 @@ async def test_a_bad_message_is_put_aside_and_the_round_completes(tmp_path: Path
     async with joined(tmp_path, MANIFEST, TASK) as scene:
         first, second = scene.aggregators
         client, void, say = scene.parties[SECOND], VoidNotice(), scene.say
+        run_keys, second_key = scene.peers.run_keys, make_run_key(MANIFEST, SECOND)
+        other_keys = tuple(second_key if key.party == SECOND else key for key in run_keys)
         bad: tuple[tuple[Misdeed, RejectReason], ...] = (
             (misdeed(cut=1), RejectReason.WRONG_LENGTH),
             (misdeed(index=9), RejectReason.WRONG_LENGTH),
@@ -232,6 +234,9 @@ async def test_a_bad_message_is_put_aside_and_the_round_completes(tmp_path: Path
             # The coordinator orders voids; only aggregators announce them.
             (lambda scene: scene.tell(void, 1), RejectReason.WRONG_SENDER),
             (lambda _: say(client, RoundOpened(), round_number=2, phase=""), RejectReason.WRONG_SENDER),
+            (lambda _: scene.tell(RunKeys(keys=run_keys[:-1])), RejectReason.CONTRADICTION),
+            # Its owner signed it, and still: a party has one key in a run.
+            (lambda _: scene.tell(RunKeys(keys=other_keys)), RejectReason.SECOND_KEY),
             (lambda _: first.shout(b"\0" * 100, to=ME, role=Role.CLIENT), RejectReason.MALFORMED),
         )
         await scene.open_round(1)
