@@ -36,6 +36,7 @@ from hubbub.messages.shares import ShareChunk, declare
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested, Voucher
 from hubbub.protocol.aggregate import NO_HISTORY
 from hubbub.protocol.layout import Vector, plan_chunks
+from hubbub.runtime.runner import Observer
 from hubbub.strategies.base import Phase, Theta
 from hubbub.strategies.registry import find_strategy
 from hubbub.transport.base import Transport
@@ -119,6 +120,8 @@ class Scene:
         self.aggregators = [parties[name] for name in manifest.aggregators]
         self.trainers: dict[PartyId, Trainer] = {}
         self.folders: dict[PartyId, Path] = {}
+        self.observer: Observer = lambda _: None
+        """Sees the steps of all real clients."""
         self.peers: Peers
 
     @property
@@ -589,6 +592,7 @@ async def scene_of(
             demo_seed=demo_seed,
             sleep=sleep,
             training_slots=slots,
+            observer=lambda moment: scene.observer(moment),  # noqa: PLW0108  # Tests set it later.
         )
 
     async with AsyncExitStack() as stack:

@@ -308,7 +308,7 @@ async def test_sums_beside_a_peers_model_break_nothing(tmp_path: Path, monkeypat
     monkeypatch.setattr(snapshots, "read", read_slowly)
     monkeypatch.setattr(snapshots, "take_snapshot", take_slowly)
     async with joined(tmp_path, MANIFEST, TASK) as scene:
-        scene.trainer.runner._observer = watch
+        scene.observer = watch
         try:
             for number in (1, 2, 3):
                 await scene.open_round(number)

@@ -101,7 +101,14 @@ async def send_model(
 
 
 def state_of(scene: Scene) -> object:
-    return scene.trainer.runner.machines[scene.trainer._find_key(scene.manifest.run_id)].state
+    machines, run = scene.trainer.runner.machines, scene.manifest.run_id
+    return machines[Key("run", run) if Key("run", run) in machines else Key("admission", run)].state
+
+
+def participation_of(scene: Scene) -> Participation:
+    data = scene.trainer.runner.machines[Key("run", scene.manifest.run_id)].data
+    assert isinstance(data, Participation)
+    return data
 
 
 def check_begin(scene: Scene, model: Theta = MODEL) -> None:
@@ -303,7 +310,7 @@ async def test_the_salt_is_the_same_for_who_was_absent_or_caught_up(tmp_path: Pa
         await await_request(scene, SECOND)
         group.advance_to(2)
         await scene.hand_over(SECOND, 2, MODEL)
-        while scene.trainer._joined(Key("run", FIRST.run_id), Participation).over < 2:
+        while participation_of(scene).over < 2:
             await scene.settle()
         await scene.end()
         salt, model = left_by(scene, FIRST)
@@ -402,8 +409,9 @@ async def test_an_heir_that_is_asked_before_all_have_confirmed_sends_its_copy_th
         heard = await scene.hear(scene.parties[FOURTH], SnapshotChunk, each=chunks)
         await scene.settle()
         assert {sent.index for _, sent in heard} == set(range(chunks))
-        data = scene.trainer._joined(Key("run", scene.manifest.run_id), Participation)
-        assert data.sent == {FOURTH: participation.SentSnapshots(count=1, number=0)}, "the next may follow"
+        assert participation_of(scene).sent == {FOURTH: participation.SentSnapshots(count=1, number=0)}, (
+            "the next may follow"
+        )
         await scene.play_good_round(1)
         assert scene.dead() == []
 
