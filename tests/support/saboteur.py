@@ -17,14 +17,14 @@ from support.wrapping import WrappedStore
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Where a party can be killed: before or after an event is kept, or machines are forgotten or archived."""
+    """A point to kill a party at: before or after an event is kept, or machines are forgotten or archived."""
 
     when: Literal["before", "after"]
     what: str
     """The event's name; "forgotten"; "archived"; "beginning", if a machine waits for its first event."""
     key: Key
     told: str = ""
-    """What the event of a run says, but for the time: there are several of a kind. A round's have their keys."""
+    """Content of a run's event, but for the time: there are several of a kind. A round's have their keys."""
 
 
 class Saboteur:

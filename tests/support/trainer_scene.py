@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hubbub.crypto.key_derivation import CONTRIBUTION_BYTES, GroupSecret
 from hubbub.crypto.sealing import ChunkKey
@@ -24,6 +24,7 @@ from hubbub.messages.runs import (
     GroupConfirmed,
     GroupContribution,
     PartyFailed,
+    RunEnded,
     RunJoined,
     RunKey,
     RunKeys,
@@ -32,9 +33,10 @@ from hubbub.messages.runs import (
     RunRefused,
 )
 from hubbub.messages.shares import ShareChunk, declare
-from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, Voucher
+from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested, Voucher
 from hubbub.protocol.aggregate import NO_HISTORY
 from hubbub.protocol.layout import Vector, plan_chunks
+from hubbub.runtime.runner import Observer
 from hubbub.strategies.base import Phase, Theta
 from hubbub.strategies.registry import find_strategy
 from hubbub.transport.base import Transport
@@ -48,7 +50,7 @@ from hubbub_trainer.learning.task import Task
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.service import Trainer
 from hubbub_trainer.task_runner import Sleep
-from hubbub_trainer.workspace import digest, model_hmac
+from hubbub_trainer.workspace import Workspace, digest, model_hmac
 from support.aio import until
 from support.builders import SIGNATURE, make_manifest
 from support.parties import identity_of, parties_of, run_keys_of, seals_beside, sign_sum
@@ -89,26 +91,13 @@ class Peers:
         )
 
 
-class Sealing:
-    """One release of an aggregator for one client: its key, and what is encrypted with it."""
-
-    def __init__(self, seals: RunSeals, stage: Stage, client: PartyId) -> None:
-        self._seals = seals
-        self._stage = stage
-        self._key = ChunkKey.fresh()
-        self.wrapped_key = seals.wrap_sum_key(stage, client, self._key).hex()
-
-    def encrypt(self, index: int, packed: bytes) -> bytes:
-        return self._seals.encrypt_sum(self._stage, self._key, index, packed)
-
-
 Shift = Callable[[int, bytes], bytes]
-"""What a lying aggregator makes of a chunk of its sum."""
+"""Changes a chunk of a sum, as a lying aggregator does."""
 
 
 MakeTrainer = Callable[[PartyId, Path, Transport], Trainer]
 Wrap = Callable[[Transport], Transport]
-"""What is between a trainer and its transport."""
+"""Puts something between a trainer and its transport."""
 
 
 class Scene:
@@ -131,6 +120,8 @@ class Scene:
         self.aggregators = [parties[name] for name in manifest.aggregators]
         self.trainers: dict[PartyId, Trainer] = {}
         self.folders: dict[PartyId, Path] = {}
+        self.observer: Observer = lambda _: None
+        """Sees the steps of all real clients."""
         self.peers: Peers
 
     @property
@@ -194,6 +185,10 @@ class Scene:
         image = await self.kill(client, let_go=let_go)
         await self.start(client or self.real[0], image, wrap=wrap)
 
+    def space_of(self, client: PartyId | None = None) -> Workspace:
+        """A real client's workspace of the present run."""
+        return self.trainers[client or self.real[0]].context_of(self.manifest.run_id).open()
+
     def dead(self) -> list[str]:
         return [letter.reason for letter in self.broker.dead_letters(dead_letter_queue(self.real[0]))]
 
@@ -201,7 +196,7 @@ class Scene:
         return self.trainer.counters.rejections(reason)
 
     async def read_log(self) -> list[Entry]:
-        """What the first client's audit log says of the run."""
+        """The entries of this run in the first client's audit log."""
         await self.settle()
         entries = read_log(self.folders[self.real[0]] / "audit.jsonl").entries
         return [entry for entry in entries if entry.fields.get("run") == self.manifest.run_id]
@@ -249,10 +244,15 @@ class Scene:
             signer=signer,
         )
 
+    async def end(self, outcome: str = "completed", *, last_round: int = 0) -> None:
+        """The coordinator says that the run is over."""
+        await self.tell(RunEnded.model_validate({"outcome": outcome, "reason": "", "last_round": last_round}))
+        await self.settle()
+
     async def hear(
         self, party: StandIn, kind: type[M], *, number: int | None = None, phase: str | None = None, each: int = 1
     ) -> Heard[M]:
-        """What the real clients say in the present run, when each has said that much."""
+        """The real clients' messages of a kind in the present run, when each has sent that many."""
         return await self._hear(party, kind, each * len(self.real), number=number, phase=phase)
 
     async def _hear(
@@ -271,7 +271,7 @@ class Scene:
             least = len(heard) + 1
 
     def heard(self, party: StandIn, *kinds: type[M]) -> list[M]:
-        """What a party has been told so far of these kinds."""
+        """Messages of these kinds that a party has been sent so far."""
         return [envelope.body for envelope in party.heard if isinstance(envelope.body, kinds)]
 
     @property
@@ -335,13 +335,18 @@ class Scene:
         """All of it, up to the first round; the group secret that everybody holds."""
         await self.pledge(manifest)
         await self.exchange()
+        group = await self.confirm_all()
+        await self.hear(self.coordinator, RunReady)
+        return group
+
+    async def confirm_all(self) -> GroupSecret:
+        """Everybody confirms the same group secret; the others do so when they have heard the real clients."""
         group = self.peers.agree()
         for client in self.by_hand:
             said = await self.hear(self.parties[client], GroupConfirmed)
             assert {body.confirmation for _, body in said} == {group.confirmation()}
             for trainer in self.real:
                 await self.confirm(client, to=trainer, confirmation=group.confirmation())
-        await self.hear(self.coordinator, RunReady)
         return group
 
     # Rounds ---------------------------------------------------------------------------------------------
@@ -415,26 +420,15 @@ class Scene:
         """Send an aggregator's sum, or what it makes of it, to real clients, by the first one's transcript."""
         vectors, chunks = await self.add(aggregator, number, phase)
         ((_, first), *_) = await self.sealed_shares(aggregator, number, phase)
+        said = {
+            "members": tuple(members or self.manifest.clients[: self.manifest.min_clients]),
+            "vectors": declare(vectors),
+            "transcript": transcript or first.transcript,
+        }
         for client in to or self.real:
-            sealing = Sealing(self.peers.seals[aggregator.name], self.stage(number, phase), client)
+            release = Release(self, aggregator, client, number, phase)
             for index, packed in enumerate(chunks):
-                body = SumChunk(
-                    members=tuple(members or self.manifest.clients[: self.manifest.min_clients]),
-                    vectors=declare(vectors),
-                    transcript=transcript or first.transcript,
-                    signature=SIGNATURE,
-                    wrapped_key=sealing.wrapped_key,
-                    index=index,
-                )
-                body = sign_sum(
-                    identity_of(self.manifest, aggregator.name),
-                    self.manifest.run_id,
-                    body,
-                    round_number=number,
-                    phase=phase,
-                )
-                payload = sealing.encrypt(index, shift(index, packed))
-                await self.say(aggregator, body, to=client, round_number=number, phase=phase, payload=payload)
+                await release.send(index, shift(index, packed), said)
 
     async def void(self, number: int = 1, phase: str = "signs") -> None:
         notice = VoidNotice()
@@ -458,12 +452,28 @@ class Scene:
         for client in self.by_hand if by is None else by:
             await self.say(self.parties[client], ModelVouched(vouchers=(voucher,)), round_number=0, phase="")
 
-    async def send_snapshot(self, client: PartyId, number: int, model: Theta) -> None:
-        """A client made by hand sends a model, sealed as it should be."""
-        for index, part in enumerate(snapshots.cut(self.manifest, model, NO_HISTORY, number=number)):
-            sealed = self.peers.seals[client].seal_snapshot(number, self.real[0], index, part)
+    async def send_snapshot(
+        self,
+        client: PartyId,
+        number: int,
+        model: Theta,
+        *,
+        salt: Callable[[int], bytes] = lambda _: b"",
+        chunks: slice = slice(None),
+        sealed_for: int | None = None,
+    ) -> None:
+        """A client made by hand sends a model, each chunk after its salt, sealed for this or another round."""
+        parts = list(enumerate(snapshots.cut(self.manifest, model, NO_HISTORY, number=number)))
+        seals, place = self.peers.seals[client], number if sealed_for is None else sealed_for
+        for index, part in parts[chunks]:
+            sealed = seals.seal_snapshot(place, self.real[0], index, salt(index) + part)
             body = SnapshotChunk(index=index)
             await self.say(self.parties[client], body, round_number=number, phase="", payload=sealed)
+
+    async def ask_for_model(self, client: PartyId, *, after: int, giver: PartyId | None = None) -> None:
+        """A client made by hand asks for the first real client's model, or for another's."""
+        body = SnapshotRequested(after=after, giver=giver or self.real[0])
+        await self.say(self.parties[client], body, round_number=0, phase="")
 
     async def hand_over(self, client: PartyId, number: int, model: Theta) -> None:
         """All clients made by hand vouch for a model, and one of them sends it."""
@@ -478,6 +488,10 @@ class Scene:
                 await self.release(aggregator, number, members, phase=phase.name)
         await self.hear(self.coordinator, RoundApplied, number=number)
 
+    async def play_good_rounds(self, *numbers: int) -> None:
+        for number in numbers:
+            await self.play_good_round(number)
+
     async def play_void_round(self, number: int) -> None:
         """A round whose last phase is void."""
         await self.open_round(number)
@@ -489,6 +503,42 @@ class Scene:
             await self.sealed_shares(aggregator, number, last.name)
         await self.void(number, last.name)
         await self.hear(self.coordinator, RoundDropped, number=number)
+
+
+@dataclass
+class Release:
+    """One release of an aggregator to one client, under a key that is wrapped for this client or another."""
+
+    scene: Scene
+    aggregator: StandIn
+    to: PartyId
+    number: int = 1
+    phase: str = "signs"
+    wrapped_for: PartyId | None = None
+
+    def __post_init__(self) -> None:
+        self._key = ChunkKey.fresh()
+        self._seals = self.scene.peers.seals[self.aggregator.name]
+        self._stage = self.scene.stage(self.number, self.phase)
+        self._wrapped_key = self._seals.wrap_sum_key(self._stage, self.wrapped_for or self.to, self._key).hex()
+
+    async def send(
+        self,
+        index: int,
+        packed: bytes,
+        said: Mapping[str, object],
+        *,
+        spoil: Callable[[bytes], bytes] = lambda payload: payload,
+        signer: PartyId | None = None,
+    ) -> None:
+        """Sign and encrypt one chunk of the sum; `said` are the fields of its message."""
+        place: dict[str, Any] = {"round_number": self.number, "phase": self.phase}
+        manifest, server = self.scene.manifest, self.aggregator
+        fields = {"signature": SIGNATURE, "wrapped_key": self._wrapped_key, "index": index, **said}
+        unsigned = SumChunk.model_validate(fields)
+        body = sign_sum(identity_of(manifest, server.name), manifest.run_id, unsigned, **place)
+        payload = spoil(self._seals.encrypt_sum(self._stage, self._key, index, packed))
+        await self.scene.say(server, body, to=self.to, payload=payload, signer=signer, **place)
 
 
 def _new_threads() -> ThreadPoolExecutor:
@@ -542,6 +592,7 @@ async def scene_of(
             demo_seed=demo_seed,
             sleep=sleep,
             training_slots=slots,
+            observer=lambda moment: scene.observer(moment),  # noqa: PLW0108  # Tests set it later.
         )
 
     async with AsyncExitStack() as stack:

@@ -125,10 +125,9 @@ def test_whatever_comes_last_a_snapshot_that_enough_organisations_vouch_for_is_l
         for event in order:
             play.at(State.ASKING)
             play.feed(event)
-            is_chunk = isinstance(event, SnapshotArrived)
             kept = [KeepSnapshot(SECOND, LOST, event.index)] if isinstance(event, SnapshotArrived) else []
             assert play.effects[: len(kept)] == tuple(kept)
-            if is_chunk and play.state is State.ASKING:
+            if kept and play.state is State.ASKING:
                 play.ignores(event)
         play.expect(State.CHECKING, *kept, TakeSnapshot(SECOND, voucher()))
         assert play.resumed() == [TakeSnapshot(SECOND, voucher())]
@@ -195,9 +194,7 @@ def test_a_peers_newer_snapshot_takes_the_place_of_its_older_one(play: Play) -> 
 
 
 @pytest.mark.parametrize("meanwhile", [None, Lost(number=9), NeverMind()])
-def test_a_model_that_was_taken_is_told_to_the_run_whatever_happened_meanwhile(
-    play: Play, meanwhile: object
-) -> None:
+def test_a_model_that_was_taken_is_told_to_the_run_in_any_case(play: Play, meanwhile: object) -> None:
     """More was lost, or nothing was: it is our model now."""
     play.check(SECOND)
     play.ignores(AskDue(at_s=10.0), SnapshotArrived(client=SECOND, number=LOST + 1, index=0))

@@ -1,4 +1,4 @@
-"""Which models are the same: by more than half of what varies in them, wherever it stands."""
+"""Models count as the same by more than half of what varies in them, wherever it stands."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -28,6 +28,7 @@ from hubbub_trainer.flower import FlowerTask
 from hubbub_trainer.flower.layout import Kept, Layout
 from hubbub_trainer.learning.task import Theta
 from support.aio import aio
+from support.learners import ignore
 from support.patience import HANG_S
 
 WHY = "docs/flower.md says how to install flwr"
@@ -40,10 +41,6 @@ OPTIONS = DemoOptions(clients=3, rounds=4, local_steps=1, seed=5, strategy="sec-
 SECRET = "patient 4711"
 
 Floats = NDArray[np.floating]
-
-
-def ignore(_done: int, _steps: int) -> None:
-    pass
 
 
 def make_samples(partition: int) -> tuple[Floats, NDArray[np.int64]]:
@@ -102,8 +99,12 @@ class Softmax(NumPyClient):  # type: ignore[misc]  # flwr may not be there, so i
         return loss, SAMPLES, {"accuracy": accuracy}
 
 
+def numpy_client(context: Any) -> Softmax:
+    return Softmax(int(context.node_config["partition-id"]))
+
+
 def client_fn(context: Any) -> Any:
-    return Softmax(int(context.node_config["partition-id"])).to_client()
+    return numpy_client(context).to_client()
 
 
 def make_message_app() -> Any:
@@ -132,17 +133,12 @@ def as_function() -> FlowerTask:
     return FlowerTask("softmax", client_fn=client_fn)
 
 
-def as_numpy_clients() -> FlowerTask:
-    return FlowerTask("softmax", client_fn=lambda context: Softmax(int(context.node_config["partition-id"])))
-
-
-def as_legacy_app() -> FlowerTask:
-    return FlowerTask("softmax", app=ClientApp(client_fn=client_fn))
-
-
-def as_message_app() -> FlowerTask:
-    app = make_message_app()
-    return FlowerTask("softmax", app=app, initial=initial, accuracy="eval_acc", loss="eval_loss")
+FORMS: dict[str, dict[str, Any]] = {
+    "function": {"client_fn": client_fn},
+    "numpy clients": {"client_fn": numpy_client},
+    "legacy app": {"app": ClientApp(client_fn=client_fn)},
+    "message app": {"app": make_message_app(), "initial": initial, "accuracy": "eval_acc", "loss": "eval_loss"},
+}
 
 
 # A whole federation -------------------------------------------------------------------------------------
@@ -179,17 +175,16 @@ async def test_clients_learn_under_secure_aggregation_and_end_with_the_same_mode
 @aio
 async def test_the_same_client_gives_the_same_bits_in_every_form(tmp_path: Path) -> None:
     options = replace(OPTIONS, rounds=1)
-    forms = (as_function, as_numpy_clients, as_legacy_app, as_message_app)
 
-    found = [await federate(make_task(), tmp_path / make_task.__name__, options) for make_task in forms]
+    found = [
+        await federate(FlowerTask("softmax", **given), tmp_path / form, options) for form, given in FORMS.items()
+    ]
 
     assert found == [found[0]] * 4
 
 
 @aio
-async def test_what_a_client_raises_stays_at_home_and_the_run_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_a_client_raises_stays_at_home(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Softmax):
         def fit(self, parameters: list[Any], config: Any) -> Any:
             if self.partition == 1:
@@ -197,13 +192,9 @@ async def test_what_a_client_raises_stays_at_home_and_the_run_goes_on(
             return super().fit(parameters, config)
 
     task = FlowerTask("softmax", client_fn=lambda context: Broken(int(context.node_config["partition-id"])))
-    manifest, parties = draw_up(OPTIONS, task)
-    async with start_federation(
-        manifest, parties=parties, folder=tmp_path, load_task=lambda _: task, demo_seed=5
-    ) as federation:
-        state, run = await federation.run(manifest)
+    _, accuracies = await federate(task, tmp_path)
 
-    assert (state, run.released) == (runs.State.COMPLETED, manifest.rounds)
+    assert len(accuracies) == OPTIONS.rounds, "all of them are released"
     assert SECRET in caplog.text
 
 
@@ -212,6 +203,12 @@ async def test_what_a_client_raises_stays_at_home_and_the_run_goes_on(
 
 def task_of(client: Any, **options: Any) -> FlowerTask:
     return FlowerTask("one", client=client, **options)
+
+
+def client_with(**methods: Callable[..., Any]) -> Softmax:
+    """Make a client that answers with these functions of parameters and config."""
+    client: Softmax = type("Client", (Softmax,), {name: staticmethod(each) for name, each in methods.items()})()
+    return client
 
 
 def train(task: FlowerTask, *, memory: Theta | None = None, steps: int = 3, seed: int = 1) -> Any:
@@ -246,11 +243,10 @@ def test_training_and_scores_are_what_the_client_does_itself() -> None:
 
 
 def test_the_number_of_examples_is_that_of_the_initial_model_whatever_is_scored() -> None:
-    class Strange(Softmax):
-        def evaluate(self, parameters: list[Any], _config: Any) -> tuple[float, int, dict[str, Any]]:
-            return 0.5, 10 if np.array_equal(parameters[0], initial(7)[0]) else 3, {"accuracy": 0.5}
+    def evaluate(parameters: list[Any], _config: Any) -> tuple[float, int, dict[str, Any]]:
+        return 0.5, 10 if np.array_equal(parameters[0], initial(7)[0]) else 3, {"accuracy": 0.5}
 
-    task = task_of(Strange())
+    task = task_of(client_with(evaluate=evaluate))
     learner = task.learner(index=0, clients=2, seed=7)
 
     assert learner.evaluate(task.initial_model(7) + 1)["loss"] == (1.5, 3)
@@ -266,26 +262,21 @@ def test_training_may_be_given_up() -> None:
         task.learner(index=0, clients=2, seed=7).train(task.initial_model(7), steps=9, seed=1, progress=give_up)
 
 
-class Listening(Softmax):
-    def __init__(self) -> None:
-        super().__init__()
-        self.heard: list[dict[str, Any]] = []
-
-    def fit(self, parameters: list[Any], config: Any) -> Any:
-        self.heard.append(dict(config))
-        return super().fit(parameters, config)
-
-
 def test_a_client_is_told_steps_seed_and_round_and_what_its_operator_fixes() -> None:
-    client = Listening()
-    task = task_of(client, config={"rate": 0.5, "local_steps": 2})
+    heard: list[dict[str, Any]] = []
+
+    def fit(parameters: list[Any], config: Any) -> Any:
+        heard.append(dict(config))
+        return parameters, SAMPLES, {}
+
+    task = task_of(client_with(fit=fit), config={"rate": 0.5, "local_steps": 2})
 
     first = train(task, seed=2**100 + 9)
     for seed in (4, 5):  # As after a void round, which is not counted.
         train(task, seed=seed, memory=first.memory)
 
     told = {"rate": 0.5, "local_steps": 2}
-    assert client.heard == [
+    assert heard == [
         {**told, "seed": seed, "round": number, "server-round": number}
         for seed, number in ((9, 1), (4, 2), (5, 2))
     ]
@@ -374,42 +365,26 @@ def test_an_array_record_will_do_as_the_initial_model() -> None:
 # Clients with a bug -------------------------------------------------------------------------------------
 
 
-def fitting(answer: Callable[[list[Any]], Any]) -> Any:
-    class Bad(Softmax):
-        def fit(self, parameters: list[Any], _config: Any) -> Any:
-            return answer(parameters)
-
-    return Bad()
-
-
-def evaluating(answer: Callable[[], Any]) -> Any:
-    class Bad(Softmax):
-        def evaluate(self, _parameters: list[Any], _config: Any) -> Any:
-            return answer()
-
-    return Bad()
-
-
-def fail() -> Any:
+def fail(*_: object) -> Any:
     raise RuntimeError(SECRET)
 
 
-def leave() -> Any:
+def leave(*_: object) -> Any:
     sys.exit(SECRET)
 
 
-BAD_FITS: dict[str, tuple[Callable[[list[Any]], Any], str]] = {
-    "raises": (lambda _: fail(), "RuntimeError in the Flower client's training"),
-    "exits": (lambda _: leave(), "SystemExit in the Flower client's training"),
-    "gives no tuple": (lambda p: p, "TypeError in the Flower client's training"),
-    "gives objects": (lambda p: ([p[0], np.array([SECRET, None])], 5, {}), "in the Flower client's training"),
-    "gives too few arrays": (lambda p: (p[:1], 5, {}), "1 arrays for a model of 2"),
-    "gives another shape": (lambda p: ([p[0].T, p[1]], 5, {}), r"array 0 with shape \(4, 20\)"),
-    "gives integers": (lambda p: ([p[0].astype(int), p[1]], 5, {}), "array 0 as int64"),
-    "gives NaN": (lambda p: ([p[0] * np.nan, p[1]], 5, {}), "NaN or infinity"),
-    "gives too large a number": (lambda p: ([p[0].astype(float) + 1e300, p[1]], 5, {}), "NaN or infinity"),
-    "has no examples": (lambda p: (p, 0, {}), "no examples"),
-    "has fewer than none": (lambda p: (p, -3, {}), "no examples"),
+BAD_FITS: dict[str, tuple[Callable[..., Any], str]] = {
+    "raises": (fail, "RuntimeError in the Flower client's training"),
+    "exits": (leave, "SystemExit in the Flower client's training"),
+    "gives no tuple": (lambda p, _: p, "TypeError in the Flower client's training"),
+    "gives objects": (lambda p, _: ([p[0], np.array([SECRET, None])], 5, {}), "in the Flower client's training"),
+    "gives too few arrays": (lambda p, _: (p[:1], 5, {}), "1 arrays for a model of 2"),
+    "gives another shape": (lambda p, _: ([p[0].T, p[1]], 5, {}), r"array 0 with shape \(4, 20\)"),
+    "gives integers": (lambda p, _: ([p[0].astype(int), p[1]], 5, {}), "array 0 as int64"),
+    "gives NaN": (lambda p, _: ([p[0] * np.nan, p[1]], 5, {}), "NaN or infinity"),
+    "gives too large a number": (lambda p, _: ([p[0].astype(float) + 1e300, p[1]], 5, {}), "NaN or infinity"),
+    "has no examples": (lambda p, _: (p, 0, {}), "no examples"),
+    "has fewer than none": (lambda p, _: (p, -3, {}), "no examples"),
 }
 
 
@@ -420,28 +395,28 @@ def test_training_that_goes_wrong_is_told_without_the_clients_words(
     answer, message = BAD_FITS[case]
 
     with pytest.raises(LocalError, match=message) as caught:
-        train(task_of(fitting(answer)))
+        train(task_of(client_with(fit=answer)))
 
     assert SECRET not in str(caught.value)
     assert ("Traceback" in caplog.text) == ("Flower client's training" in message)
 
 
-BAD_SCORES: dict[str, tuple[Callable[[], Any], str]] = {
+BAD_SCORES: dict[str, tuple[Callable[..., Any], str]] = {
     "raises": (fail, "RuntimeError in the Flower client's evaluation"),
-    "gives no accuracy": (lambda: (0.5, 10, {"f1": 0.5}), "does not return 'accuracy'"),
-    "gives words": (lambda: (0.5, 10, {"accuracy": SECRET}), "does not return 'accuracy'"),
-    "gives a percentage": (lambda: (0.5, 10, {"accuracy": 97.3}), "'accuracy' is outside its bounds, 0 and 1"),
-    "gives NaN for accuracy": (lambda: (0.5, 10, {"accuracy": float("nan")}), "'accuracy' that is not finite"),
-    "gives NaN for loss": (lambda: (float("nan"), 10, {"accuracy": 0.5}), "'loss' that is not finite"),
-    "gives a loss of another kind": (lambda: (2900.0, 10, {"accuracy": 0.5}), "'loss' is outside its bounds"),
-    "has no examples": (lambda: (0.5, 0, {"accuracy": 0.5}), "no examples"),
+    "gives no accuracy": (lambda *_: (0.5, 10, {"f1": 0.5}), "does not return 'accuracy'"),
+    "gives words": (lambda *_: (0.5, 10, {"accuracy": SECRET}), "does not return 'accuracy'"),
+    "gives a percentage": (lambda *_: (0.5, 10, {"accuracy": 97.3}), "'accuracy' is outside its bounds, 0 and 1"),
+    "gives NaN for accuracy": (lambda *_: (0.5, 10, {"accuracy": float("nan")}), "'accuracy' that is not finite"),
+    "gives NaN for loss": (lambda *_: (float("nan"), 10, {"accuracy": 0.5}), "'loss' that is not finite"),
+    "gives a loss of another kind": (lambda *_: (2900.0, 10, {"accuracy": 0.5}), "'loss' is outside its bounds"),
+    "has no examples": (lambda *_: (0.5, 0, {"accuracy": 0.5}), "no examples"),
 }
 
 
 @pytest.mark.parametrize("case", BAD_SCORES)
 def test_evaluation_that_goes_wrong_is_told_in_the_trial_without_the_clients_words(case: str) -> None:
     answer, message = BAD_SCORES[case]
-    task = task_of(evaluating(answer))
+    task = task_of(client_with(evaluate=answer))
     learner = task.learner(index=0, clients=2, seed=7)
 
     with pytest.raises(LocalError, match=message) as caught:
@@ -453,8 +428,9 @@ def test_evaluation_that_goes_wrong_is_told_in_the_trial_without_the_clients_wor
 
 def test_a_task_may_declare_what_its_client_returns_under_any_name() -> None:
     mse = Metric("mse", high=1e4, higher_is_better=False)
-    renamed = task_of(evaluating(lambda: (0.5, 10, {"f1": 0.5})), accuracy="f1")
-    own = task_of(evaluating(lambda: (2900.0, 10, {"mse": 2900.0, "mae": 43.5})), metrics=[mse])
+    renamed = task_of(client_with(evaluate=lambda *_: (0.5, 10, {"f1": 0.5})), accuracy="f1")
+    client = client_with(evaluate=lambda *_: (2900.0, 10, {"mse": 2900.0, "mae": 43.5}))
+    own = task_of(client, metrics=[mse])
 
     for task, expected in ((renamed, {"accuracy": (5, 10), "loss": (5, 10)}), (own, {"mse": (29_000.0, 10)})):
         learner = task.learner(index=0, clients=2, seed=7)
@@ -464,11 +440,8 @@ def test_a_task_may_declare_what_its_client_returns_under_any_name() -> None:
 
 
 def test_a_client_without_fit_is_told_so() -> None:
-    class Idle(NumPyClient):  # type: ignore[misc]  # As above.
-        pass
-
     with pytest.raises(LocalError, match="has no fit"):
-        train(FlowerTask("one", client=Idle(), initial=initial))
+        train(task_of(NumPyClient(), initial=initial))
 
 
 def test_an_app_that_answers_with_an_error_or_no_examples_is_told_so(caplog: pytest.LogCaptureFixture) -> None:

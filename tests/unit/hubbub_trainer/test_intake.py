@@ -1,4 +1,6 @@
-"""What a trainer takes from whom: a phase belongs to the aggregators that take part in it."""
+"""Messages that a trainer takes: of a phase only from its aggregators, and of the right length."""
+
+from typing import Any
 
 import pytest
 
@@ -33,13 +35,9 @@ def read(
     """Read a sum that is so many bytes long, and so many more for its encryption."""
     unsigned = make_sum_chunk(MANIFEST, vectors=declare(vectors))
     body = sign_sum(identity_of(MANIFEST, signer or sender), MANIFEST.run_id, unsigned, phase=phase)
+    payload, client = bytes(packed + overhead), MANIFEST.clients[0]
     envelope = make_envelope(
-        body,
-        sender=sender,
-        recipient=MANIFEST.clients[0],
-        manifest=MANIFEST,
-        phase=phase,
-        payload=bytes(packed + overhead),
+        body, sender=sender, recipient=client, manifest=MANIFEST, phase=phase, payload=payload
     )
     return read_sum(roster_of(MANIFEST), MANIFEST, envelope, body, 500)
 
@@ -53,42 +51,49 @@ def test_a_sum_is_taken_from_who_takes_part_in_the_phase() -> None:
         assert arrived.wire_bytes == {"signs": 472, "factors": 4, "tags": 24}
 
 
-def test_a_sum_of_who_takes_no_part_in_the_phase_is_refused() -> None:
-    with pytest.raises(PeerError, match="aggregator-2 sends no sum-chunk of union") as caught:
-        read(SECOND, "union", MARKS, 13)
-    assert caught.value.reason is RejectReason.WRONG_SENDER
+MOST = 3 * MANIFEST.protocol_parameters.kept
+"""Indices that the cohort can choose."""
 
 
-def test_a_sum_whose_release_is_signed_by_another_is_refused() -> None:
-    with pytest.raises(PeerError) as caught:
-        read(FIRST, "signs", SIGNS, 2 + 4 + 24, signer=SECOND)
-    assert caught.value.reason is RejectReason.BAD_SIGNATURE
+def signs_of(length: int) -> tuple[Vector, ...]:
+    return (Vector("signs", length, 7), *SIGNS[1:])
 
 
-def test_a_release_larger_than_the_cohort_can_choose_is_refused() -> None:
-    most = 3 * MANIFEST.protocol_parameters.kept
-    read(FIRST, "signs", (Vector("signs", most, 7), *SIGNS[1:]), (3 * most + 7) // 8 + 4 + 24)
-    with pytest.raises(PeerError) as caught:
-        read(FIRST, "signs", (Vector("signs", most + 1, 7), *SIGNS[1:]), 99)
-    assert caught.value.reason is RejectReason.WRONG_LENGTH
+def test_a_release_may_be_as_large_as_the_cohort_can_choose() -> None:
+    read(FIRST, "signs", signs_of(MOST), (3 * MOST + 7) // 8 + 4 + 24)
 
 
-@pytest.mark.parametrize(("packed", "overhead"), [(12, CHUNK_OVERHEAD), (14, CHUNK_OVERHEAD), (13, 0), (0, 0)])
-def test_a_payload_is_what_the_vectors_take_and_what_encryption_adds(packed: int, overhead: int) -> None:
-    with pytest.raises(PeerError) as caught:
-        read(FIRST, "union", MARKS, packed, overhead)
-    assert caught.value.reason is RejectReason.WRONG_LENGTH
+@pytest.mark.parametrize(
+    ("given", "reason", "why"),
+    [
+        ((SECOND, "union", MARKS, 13), RejectReason.WRONG_SENDER, "aggregator-2 sends no sum-chunk of union"),
+        (
+            (FIRST, "signs", SIGNS, 2 + 4 + 24, CHUNK_OVERHEAD, SECOND),
+            RejectReason.BAD_SIGNATURE,
+            "not signed by aggregator-1's key",
+        ),
+        (
+            (FIRST, "signs", signs_of(MOST + 1), 99),
+            RejectReason.WRONG_LENGTH,
+            "31 elements where at most 30 are possible",
+        ),
+        ((FIRST, "union", MARKS, 12), RejectReason.WRONG_LENGTH, "need 13"),
+        ((FIRST, "union", MARKS, 14), RejectReason.WRONG_LENGTH, "need 13"),
+        ((FIRST, "union", MARKS, 13, 0), RejectReason.WRONG_LENGTH, "need 13"),
+        ((FIRST, "union", MARKS, 0, 0), RejectReason.WRONG_LENGTH, "need 13"),
+    ],
+    ids=["takes no part", "another signer", "too large", "too short", "too long", "no overhead", "empty"],
+)
+def test_any_other_sum_is_refused(given: tuple[Any, ...], reason: RejectReason, why: str) -> None:
+    with pytest.raises(PeerError, match=why) as caught:
+        read(*given)
+    assert caught.value.reason is reason
 
 
 @pytest.mark.parametrize("aggregator", [FIRST, SECOND])
 def test_a_void_is_taken_from_everybody_for_it_ends_the_round(aggregator: PartyId) -> None:
-    envelope = make_envelope(
-        VoidNotice(),
-        sender=aggregator,
-        recipient=MANIFEST.clients[0],
-        manifest=MANIFEST,
-        phase="union",
-    )
+    notice, client = VoidNotice(), MANIFEST.clients[0]
+    envelope = make_envelope(notice, sender=aggregator, recipient=client, manifest=MANIFEST, phase="union")
     assert read_void(MANIFEST, envelope).aggregator == aggregator
 
 
@@ -125,17 +130,17 @@ def test_a_chunk_of_a_snapshot_is_as_long_as_it_should_be(number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("index", "size"), [(0, 408), (0, 400 + SEAL), (0, 407 + SEAL), (0, 416 + SEAL), (0, 0), (1, 408 + SEAL)]
+    ("index", "size", "number", "reason"),
+    [
+        *((0, size, 1, RejectReason.WRONG_LENGTH) for size in (408, 400 + SEAL, 407 + SEAL, 416 + SEAL, 0)),
+        (1, 408 + SEAL, 1, RejectReason.WRONG_LENGTH),
+        # Else a corrupt peer could fill the disk with models of ever later rounds.
+        *((0, 400 + SEAL, number, RejectReason.OVER) for number in (0, LAST_ROUND + 1, 2**30)),
+    ],
 )
-def test_another_length_or_place_is_refused(index: int, size: int) -> None:
+def test_another_length_or_place_or_a_round_that_the_run_cannot_have_is_refused(
+    index: int, size: int, number: int, reason: RejectReason
+) -> None:
     with pytest.raises(PeerError) as caught:
-        read_chunk(index, size)
-    assert caught.value.reason is RejectReason.WRONG_LENGTH
-
-
-@pytest.mark.parametrize("number", [0, LAST_ROUND + 1, 2**30])
-def test_a_snapshot_of_a_round_that_the_run_cannot_have_is_refused(number: int) -> None:
-    """Else a corrupt peer could fill the disk with models of ever later rounds."""
-    with pytest.raises(PeerError) as caught:
-        read_chunk(0, 400 + SEAL, number)
-    assert caught.value.reason is RejectReason.OVER
+        read_chunk(index, size, number)
+    assert caught.value.reason is reason

@@ -1,4 +1,4 @@
-"""Who began from which model: claimed, counted, given up, and never forgotten once it counts."""
+"""Runs that began from a model: claimed, counted, given up, and never forgotten once they count."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -12,28 +12,8 @@ from hubbub.machine.effects import CountRefusal, Effect, Failed, Key, Publish, R
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.runs import PartyFailed
 from hubbub.messages.snapshots import ModelVouched, Voucher
-from hubbub_trainer.events import (
-    CaughtUp,
-    ContributionArrived,
-    Ended,
-    Go,
-    HeldModel,
-    KeysArrived,
-    Lost,
-    NeverMind,
-    Overtaken,
-    PeerConfirmed,
-    Proposed,
-    RoundBroken,
-    RoundHeardOf,
-    RoundOrdered,
-    RoundOver,
-    SnapshotAsked,
-    SnapshotSent,
-    Strayed,
-    SumsLost,
-    WaitIsOver,
-)
+from hubbub_trainer import events
+from hubbub_trainer.events import HeldModel, RoundBroken, RoundHeardOf, SnapshotSent, Strayed, SumsLost
 from hubbub_trainer.phases.participation import (
     KIND,
     VOUCHED_ROUNDS,
@@ -41,7 +21,6 @@ from hubbub_trainer.phases.participation import (
     EndorseModel,
     NoteVoid,
     Participation,
-    ReportOldCopy,
     SaveModel,
     SendSnapshot,
     SetUpCatchUp,
@@ -50,22 +29,18 @@ from hubbub_trainer.phases.participation import (
     VoidCaps,
     is_small,
 )
+from support import run_play
 from support.builders import make_manifest, make_run_key
 from support.machine_play import IGNORED, MachinePlay, Row
+from support.run_play import COMPLETED, FAILED, KEYS, LEFT, MANIFEST, ME, OTHER_KEYS, SECOND, THIRD, check_old_copy
 
-MANIFEST = make_manifest(rounds=9)
 UNION = make_manifest(rounds=9, strategy="sec-union")
-ME, SECOND, THIRD = MANIFEST.clients
-KEYS = KeysArrived(
-    publics={name: name.encode() for name in (*MANIFEST.clients, *MANIFEST.aggregators)}, keys_sha256="ab" * 32
-)
 MODEL, PEERS_MODEL = "5d" * 32, "5e" * 32
 PEERS = HeldModel(sha256="5f" * 32, step=1.0)
 ENDED_AT_S = 50.0
 LEAVING, ENDED = State.LEAVING, State.ENDED
-LEFT, FAILED, COMPLETED = (Record("ended", {"outcome": each}) for each in ("left", "failed", "completed"))
-IN_TIME = SetTimer("leave", ENDED_AT_S + MANIFEST.phase_timeout_s, WaitIsOver)
-TOO_LATE = WaitIsOver(at_s=IN_TIME.at_s)
+IN_TIME = SetTimer("leave", ENDED_AT_S + MANIFEST.phase_timeout_s, events.WaitIsOver)
+TOO_LATE = events.WaitIsOver(at_s=IN_TIME.at_s)
 KEPT = (ENDED, SaveModel(), COMPLETED)
 ENDORSED = (ENDED, SaveModel(), EndorseModel(9), COMPLETED)
 
@@ -75,20 +50,20 @@ def digest_of(number: int) -> str:
     return f"{number:064x}"
 
 
-def order(number: int, attended: int = 0) -> RoundOrdered:
-    return RoundOrdered(number=number, attended=attended)
+def order(number: int, attended: int = 0) -> events.RoundOrdered:
+    return events.RoundOrdered(number=number, attended=attended)
 
 
 def over(
     number: int, *, released: bool = True, exposed: bool = False, step: float = 1.0, voids: int = 0
-) -> RoundOver:
+) -> events.RoundOver:
     """The end of a round that leaves a model of its own if it was released."""
     held = HeldModel(sha256=digest_of(number if released else 0), step=step if released else 0.0, voids=voids)
-    return RoundOver(number=number, released=released, model_hmac=MODEL, held=held, exposed=exposed)
+    return events.RoundOver(number=number, released=released, model_hmac=MODEL, held=held, exposed=exposed)
 
 
-def completed(last: int = 0) -> Ended:
-    return Ended(outcome="completed", at_s=ENDED_AT_S, last_round=last)
+def completed(last: int = 0) -> events.Ended:
+    return events.Ended(outcome="completed", at_s=ENDED_AT_S, last_round=last)
 
 
 def round_key(number: int) -> Key:
@@ -96,11 +71,11 @@ def round_key(number: int) -> Key:
 
 
 def go(number: int) -> Tell:
-    return Tell(round_key(number), Go())
+    return Tell(round_key(number), events.Go())
 
 
 def overtaken(number: int) -> Tell:
-    return Tell(round_key(number), Overtaken())
+    return Tell(round_key(number), events.Overtaken())
 
 
 def tell_catch_up(machine: int, event: object) -> Tell:
@@ -108,15 +83,16 @@ def tell_catch_up(machine: int, event: object) -> Tell:
 
 
 def ask_peers(lost: int) -> tuple[Effect, Effect]:
-    return SetUpCatchUp(lost), tell_catch_up(lost, Lost(number=lost))
+    return SetUpCatchUp(lost), tell_catch_up(lost, events.Lost(number=lost))
 
 
-def caught_up(number: int, machine: int, *, released: int | None = None, held: HeldModel = PEERS) -> CaughtUp:
+def caught_up(
+    number: int, machine: int, *, released: int | None = None, held: HeldModel = PEERS
+) -> events.CaughtUp:
     """The machine that asked the peers has made the model of one of them ours."""
     count = number if released is None else released
-    return CaughtUp(
-        number=machine, voucher=Voucher(round=number, released=count, model_hmac=PEERS_MODEL), held=held
-    )
+    voucher = Voucher(round=number, released=count, model_hmac=PEERS_MODEL)
+    return events.CaughtUp(number=machine, voucher=voucher, held=held)
 
 
 def adopted(number: int) -> tuple[Effect, Effect]:
@@ -140,7 +116,7 @@ class Play(MachinePlay[State, Participation]):
         super().__init__(KIND, data, manifest.coordinator)
 
     def farewell(self) -> str:
-        """What our own log says of leaving the run; the coordinator is told the code."""
+        """The sentence for our own log when we leave the run; the coordinator is told the code."""
         self.at(ENDED)
         assert self.said() == [PartyFailed(code=Code.POLICY_VOID_ROUNDS)]
         assert self.effects[-2:] == (SaveModel(), LEFT)
@@ -228,7 +204,7 @@ SCRIPTS: dict[str, Iterable[Row]] = {
         (order(3), SetUpRound(3), *ask_peers(2)),
         (order(2), IGNORED),
         (order(4), SetUpRound(4)),
-        (order(7), SetUpRound(7), tell_catch_up(2, Lost(number=6))),
+        (order(7), SetUpRound(7), tell_catch_up(2, events.Lost(number=6))),
         (caught_up(6, 2), *adopted(6), go(7)),
     ],
     "the first order may be the last": [(order(12), SetUpRound(12), *ask_peers(11))],
@@ -261,7 +237,7 @@ SCRIPTS: dict[str, Iterable[Row]] = {
     "a loss that is told late is none": [*done(1), (SumsLost(number=1), IGNORED)],
     "sums that come after all are gone on from; a peer's model of the same round changes nothing": [
         *LOST_FIRST,
-        (over(1), tell_catch_up(1, NeverMind()), go(2)),
+        (over(1), tell_catch_up(1, events.NeverMind()), go(2)),
         (caught_up(1, 1), IGNORED),
         (caught_up(2, 1), *adopted(2), go(3)),
     ],
@@ -381,30 +357,20 @@ def test_a_failure_of_this_machine_is_told(joined: Play) -> None:
     assert joined.effects[-1] == FAILED
 
 
-@pytest.mark.parametrize("state", [State.JOINED, LEAVING])
-def test_what_was_for_the_beginning_changes_nothing_later_but_other_keys_are_refused(state: State) -> None:
-    play = Play()
-    if state is LEAVING:
-        play.feed(order(1), completed())
-    play.ignores(
-        Proposed(), KEYS, ContributionArrived(client=SECOND), PeerConfirmed(client=THIRD, confirmation="7a" * 32)
-    )
-    if state is State.JOINED:
-        play.refuses(replace(KEYS, keys_sha256="cd" * 32), RejectReason.SECOND_KEY)
+@pytest.mark.parametrize("rows", [[], [order(1), completed()]], ids=["joined", "leaving"])
+def test_later_the_beginning_is_old_news_and_a_round_that_was_never_begun_shows_an_old_copy(
+    joined: Play, rows: list[object]
+) -> None:
+    joined.feed(*rows)
+    confirmed = events.PeerConfirmed(client=THIRD, confirmation="7a" * 32)
+    joined.ignores(events.Proposed(), KEYS, events.ContributionArrived(client=SECOND), confirmed)
+    joined.feed(order(4, attended=3))
+    joined.at(ENDED)
+    check_old_copy(joined, attended=3)
 
 
-@pytest.mark.parametrize("state", [State.JOINED, LEAVING])
-def test_a_client_that_took_part_in_a_round_that_it_never_began_holds_an_old_copy_and_leaves(state: State) -> None:
-    play = Play()
-    if state is LEAVING:
-        play.feed(order(1), completed())
-    play.feed(order(4, attended=3))
-    play.at(ENDED)
-    report, told, record = play.effects
-    assert isinstance(report, ReportOldCopy)
-    assert "took part in round 3" in report.evidence
-    assert told == Publish(MANIFEST.coordinator, Role.COORDINATOR, PartyFailed(code=Code.DISK_OLD))
-    assert record == FAILED, "no model is kept, and nothing is set up or asked for"
+def test_other_keys_are_refused(joined: Play) -> None:
+    joined.refuses(OTHER_KEYS, RejectReason.SECOND_KEY)
 
 
 def test_a_client_that_was_away_or_began_the_round_holds_no_old_copy(joined: Play) -> None:
@@ -419,8 +385,8 @@ def test_a_client_that_was_away_or_began_the_round_holds_no_old_copy(joined: Pla
 # What we vouch for --------------------------------------------------------------------------------------
 
 
-def asked(after: int, giver: PartyId = SECOND) -> SnapshotAsked:
-    return SnapshotAsked(client=THIRD, after=after, giver=giver)
+def asked(after: int, giver: PartyId = SECOND) -> events.SnapshotAsked:
+    return run_play.asked(THIRD, giver, after)
 
 
 def word(*vouchers: tuple[int, int], model: str = MODEL) -> Publish:
@@ -647,9 +613,7 @@ def test_only_a_larger_step_leaves_what_was_counted_behind(joined: Play) -> None
 
 
 @pytest.mark.parametrize(("strategy", "rounds", "wasted"), [("sum", 9, 0), ("no-union", 1, 1)])
-def test_nobody_leaves_where_nothing_is_learnt_or_all_rounds_are_done(
-    strategy: str, rounds: int, wasted: int
-) -> None:
+def test_nobody_leaves_where_nothing_is_learnt_or_all_is_done(strategy: str, rounds: int, wasted: int) -> None:
     """Of a sum a client's numbers do not depend on the model; how often it says them is limited otherwise."""
     play = Play(make_manifest(strategy=strategy, rounds=rounds), caps=VoidCaps(per_model=0, per_run=0))
     play.release(1, exposed=True, step=0.0)

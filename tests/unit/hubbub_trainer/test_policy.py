@@ -36,13 +36,12 @@ def make_identities() -> dict[str, Identity]:
     return {party[0]: new_identity(*party) for party in parties}
 
 
-def make_roster() -> Roster:
-    """Of parties with the same names and other keys each time."""
-    return build_roster([identity.public() for identity in make_identities().values()])
+def make_roster(identities: dict[str, Identity]) -> Roster:
+    return build_roster([identity.public() for identity in identities.values()])
 
 
 IDENTITIES = make_identities()
-ROSTER = build_roster([identity.public() for identity in IDENTITIES.values()])
+ROSTER = make_roster(IDENTITIES)
 
 
 def make_policy(**overrides: object) -> Policy:
@@ -56,12 +55,7 @@ def propose(**overrides: object) -> Manifest:
 
 
 def judge(
-    policy: Policy,
-    manifest: Manifest,
-    *,
-    roster: Roster = ROSTER,
-    runs_before: int = 0,
-    demo_seed: bool = False,
+    policy: Policy, manifest: Manifest, *, roster: Roster = ROSTER, runs_before: int = 0, demo_seed: bool = False
 ) -> tuple[str, ...]:
     found = policy.objections(manifest, roster=roster, runs_before=runs_before, demo_seed=demo_seed)
     return tuple(map(str, found))
@@ -75,88 +69,78 @@ def test_a_manifest_at_every_limit_is_joined() -> None:
     assert judge(policy, propose(min_clients=3, rounds=7), runs_before=4, demo_seed=True) == ()
 
 
+def member(name: str, organisation: str) -> CohortMember:
+    return CohortMember.model_validate({"name": name, "organisation": organisation})
+
+
+THREE = make_cohort(client_names(3))
+ONE_OPERATOR = ("aggregator-1", "aggregator-twin")
+WEIGHTED = {"metrics": SCORED, "score_weights": "examples"}
+
+
 @pytest.mark.parametrize(
     ("limits", "proposed", "said"),
     [
-        ({}, {"min_clients": 2}, ["min_clients is 2", "at least 3", "edit min_clients"]),
-        ({"scores": ("none",)}, {"metrics": SCORED}, ["scores = 'sum'", "allows none", "edit scores"]),
-        (
-            {},
-            {"metrics": SCORED, "score_weights": "examples"},
-            ["by examples", "allows equal", "edit score_weights"],
-        ),
+        ({}, {"min_clients": 2}, "min_clients is 2 ... at least 3 ... edit min_clients"),
+        ({"scores": ("none",)}, {"metrics": SCORED}, "scores = 'sum' ... allows none ... edit scores"),
+        ({}, WEIGHTED, "by examples ... allows equal ... edit score_weights"),
         (
             {"max_scored_rounds": 1},
             {"metrics": SCORED},
-            ["scored rounds = 2", "at most 1", "edit max_scored_rounds"],
+            "scored rounds = 2 ... at most 1 ... edit max_scored_rounds",
         ),
-        ({"max_bins": 63}, {"metrics": SCORED}, ["bins of a histogram = 64", "at most 63", "edit max_bins"]),
+        ({"max_bins": 63}, {"metrics": SCORED}, "bins of a histogram = 64 ... at most 63 ... edit max_bins"),
         (
             {"min_servers": 3},
             {"aggregators": aggregator_names(2)},
-            ["has 2 aggregators", "at least 3", "edit min_servers"],
+            "has 2 aggregators ... at least 3 ... edit min_servers",
         ),
         (
             {},
-            {"aggregators": ("aggregator-1", "aggregator-twin")},
-            ["2 aggregators are run by operator-1", "at least 2 organisations", "edit min_servers"],
+            {"aggregators": ONE_OPERATOR},
+            "2 aggregators are run by operator-1 ... at least 2 organisations ... edit min_servers",
         ),
         (
             {"min_servers": 3},
-            {"aggregators": ("aggregator-1", "aggregator-2", "aggregator-twin")},
-            ["3 aggregators are run by operator-1 and operator-2", "at least 3 organisations"],
+            {"aggregators": (*ONE_OPERATOR, "aggregator-2")},
+            "3 aggregators are run by operator-1 and operator-2 ... at least 3 organisations",
         ),
         (
             {"coordinators": ("second-coordinator",)},
             {},
-            ["coordinator is coordinator", "allows second-coordinator", "edit coordinators"],
+            "coordinator is coordinator ... allows second-coordinator ... edit coordinators",
         ),
-        ({"max_rounds": 6}, {"rounds": 7}, ["has rounds = 7", "allows at most 6", "edit max_rounds"]),
-        ({}, {"task": "lenet"}, ["task 'lenet'", "not approved", "`hubbub policy approve`"]),
+        ({"max_rounds": 6}, {"rounds": 7}, "has rounds = 7 ... allows at most 6 ... edit max_rounds"),
+        ({}, {"task": "lenet"}, "task 'lenet' ... not approved ... `hubbub policy approve`"),
         (
             {},
             {"roster_sha256": OTHER},
-            ["for the roster ffffffffffff", f"here {ROSTER.digest} is pinned", "ask for a manifest"],
+            f"for the roster ffffffffffff ... here {ROSTER.digest} is pinned ... ask for a manifest",
         ),
-        ({}, {"strategy": "no-\x1b[2Jsuch"}, [r"'no-\x1b[2Jsuch' (there is none such)"]),
-        ({}, {"cohort": make_cohort(client_names(5))}, ["client-5 is not in the roster"]),
+        ({}, {"strategy": "no-\x1b[2Jsuch"}, r"'no-\x1b[2Jsuch' (there is none such)"),
+        # Those in a run are compared with the roster.
+        ({}, {"cohort": make_cohort(client_names(5))}, "client-5 is not in the roster"),
+        ({}, {"aggregators": (*aggregator_names(2), "stranger")}, "stranger is not in the roster"),
+        ({}, {"coordinator": "stranger"}, "stranger is not in the roster"),
+        ({}, {"cohort": THREE, "aggregators": (*aggregator_names(2), "client-4")}, "client-4"),
+        ({}, {"aggregators": aggregator_names(2), "coordinator": "aggregator-3"}, "aggregator-3"),
+        ({}, {"cohort": (*THREE, member("aggregator-twin", "operator-1"))}, "aggregator-twin"),
+        # So that one hospital does not count as three.
         (
             {},
-            {"aggregators": ("aggregator-1", "aggregator-2", "stranger")},
-            ["stranger is not in the roster"],
+            {"cohort": (*THREE, member("client-4", "made-up"))},
+            "client-4 belongs to org-4 in the roster, and to made-up in the manifest",
         ),
-        ({}, {"coordinator": "stranger"}, ["stranger is not in the roster"]),
     ],
 )
 def test_one_broken_limit_is_one_objection_with_value_limit_and_way_out(
-    limits: dict[str, object], proposed: dict[str, object], said: list[str]
+    limits: dict[str, object], proposed: dict[str, object], said: str
 ) -> None:
     (objection,) = judge(make_policy(**limits), propose(**proposed))
 
-    for fragment in said:
+    for fragment in said.split(" ... "):
         assert fragment in objection
     assert objection.isprintable()
-
-
-def test_who_is_in_a_run_is_compared_with_the_roster() -> None:
-    three = make_cohort(client_names(3))
-    cases = (
-        ({"cohort": three, "aggregators": (*aggregator_names(2), "client-4")}, "client-4"),
-        ({"aggregators": aggregator_names(2), "coordinator": "aggregator-3"}, "aggregator-3"),
-        ({"cohort": (*three, member("aggregator-twin", "operator-1"))}, "aggregator-twin"),
-        # So that one hospital does not count as three.
-        (
-            {"cohort": (*three, member("client-4", "made-up"))},
-            "client-4 belongs to org-4 in the roster, and to made-up in the manifest",
-        ),
-    )
-    for proposed, said in cases:
-        (objection,) = judge(make_policy(), propose(**proposed))
-        assert said in objection
-
-
-def member(name: str, organisation: str) -> CohortMember:
-    return CohortMember.model_validate({"name": name, "organisation": organisation})
 
 
 def test_the_last_run_is_joined_and_no_other() -> None:
@@ -176,7 +160,7 @@ def go_on(*, min_clients: int = 3, **overrides: object) -> Manifest:
 
 
 def test_a_run_goes_on_from_a_model_that_as_many_endorse_as_the_policy_wants_in_a_sum() -> None:
-    """Who was not in it cannot look at the predecessor's manifest: fewer could have made it up between them."""
+    """A newcomer cannot look at the predecessor's manifest: fewer could have made it up between them."""
     assert judge(make_policy(), go_on()) == ()
     assert judge(make_policy(min_clients=2), go_on(min_clients=2)) == ()
     (objection,) = judge(make_policy(), go_on(min_clients=2))
@@ -187,7 +171,7 @@ def test_a_run_goes_on_from_a_model_that_as_many_endorse_as_the_policy_wants_in_
 
 
 def test_another_roster_on_this_machine_is_not_believed_though_policy_and_manifest_agree() -> None:
-    other = make_roster()
+    other = make_roster(make_identities())  # The same names, and other keys.
 
     of_policy, of_manifest = judge(make_policy(), propose(), roster=other)
 
@@ -264,7 +248,7 @@ def test_a_rule_that_the_policy_can_lift_is_named_with_the_way_out() -> None:
     ],
 )
 def test_what_a_manifest_may_ask_of_a_client_is_capped(field: str, limit: str, most: float, more: float) -> None:
-    """Whoever draws the manifest up would otherwise choose them at will, however it is approved."""
+    """The author of a manifest would otherwise choose them at will, however it is approved."""
     manifest = propose(**{field: more})
 
     (objection,) = judge(make_policy().with_approval_of(manifest.run_id), manifest)

@@ -1,6 +1,8 @@
 """A round at a client: verdicts may come at any time, only unanimous ones are acted upon, and all is recorded."""
 
+from dataclasses import replace
 from itertools import permutations
+from typing import Any
 
 import pytest
 
@@ -14,26 +16,8 @@ from hubbub.messages.shares import MAX_RESENDS, Traffic
 from hubbub.protocol.layout import Vector
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.strategies.verified import Verified
-from hubbub_trainer.events import (
-    Closed,
-    Concluded,
-    Decoded,
-    Evaluated,
-    Go,
-    HeldModel,
-    OtherTranscript,
-    Overtaken,
-    RoundBroken,
-    RoundOver,
-    SetAskedFor,
-    SharesResent,
-    SharesSent,
-    Strayed,
-    SumArrived,
-    SumsLost,
-    Trained,
-    VoidAnnounced,
-)
+from hubbub_trainer import events
+from hubbub_trainer.events import Decoded, Go, Overtaken, RoundOver, SetAskedFor, SumArrived, VoidAnnounced
 from hubbub_trainer.phases.participation import ReportOldCopy
 from hubbub_trainer.phases.round import (
     KIND,
@@ -57,12 +41,12 @@ OTHER_VECTORS = (Vector("signs", 99, 7), Vector("factors", 1, 2**32))
 SENT = (Traffic(counts_as="signs", direction="up", payload_bits=600),)
 CHUNKS = 2
 TRANSCRIPT, MODEL = "7a" * 32, "5d" * 32
-HELD = HeldModel(sha256="5e" * 32, step=1.0)
+HELD = events.HeldModel(sha256="5e" * 32, step=1.0)
 DECODED = Decoded(transcript=TRANSCRIPT)
-TRAINED = Trained(training_s=2.0)
-SHARED = SharesSent(traffic=SENT)
-CONCLUDED = Concluded(model_hmac=MODEL, held=HELD)
-LOST = SumsLost(number=1)
+TRAINED = events.Trained(training_s=2.0)
+SHARED = events.SharesSent(traffic=SENT)
+CONCLUDED = events.Concluded(model_hmac=MODEL, held=HELD)
+LOST = events.SumsLost(number=1)
 WORKING = [State.QUEUED, State.TRAINING, State.SHARING, State.WAITING, State.DECODING, State.CONCLUDING]
 METRICS = (MetricClaim(name="accuracy"),)
 TOTALS = {"accuracy": 0.75}
@@ -86,33 +70,29 @@ class Play(MachinePlay[State, ClientRound]):
         super().__init__(KIND, data, self.manifest.coordinator)
         self.score_members: frozenset[PartyId] = frozenset()
 
-    def chunk(
-        self,
-        aggregator: PartyId,
-        index: int = 0,
-        *,
-        members: frozenset[PartyId] | None = None,
-        vectors: tuple[Vector, ...] = VECTORS,
-        wrapped_key: bytes | None = None,
-        phase: str | None = None,
-        transcript: str = TRANSCRIPT,
-    ) -> SumArrived:
-        return SumArrived(
-            phase=phase or self.data.current.name,
+    def chunk(self, aggregator: PartyId, index: int = 0, **changes: Any) -> SumArrived:
+        """One of two chunks of an aggregator's sum in the current phase, over everybody."""
+        arrived = SumArrived(
+            phase=self.data.current.name,
             aggregator=aggregator,
-            members=self.everybody if members is None else members,
-            vectors=vectors,
-            transcript=transcript,
-            wrapped_key=wrapped_key or key_of(aggregator),
+            members=self.everybody,
+            vectors=VECTORS,
+            transcript=TRANSCRIPT,
+            wrapped_key=key_of(aggregator),
             index=index,
             chunks=CHUNKS,
             wire_bytes={"signs": 10, "factors": 1},
         )
+        return replace(arrived, **changes)
 
-    def sums(self, *, members: frozenset[PartyId] | None = None, phase: str | None = None) -> None:
+    def chunks(self, aggregator: PartyId, **changes: Any) -> list[SumArrived]:
+        return [self.chunk(aggregator, index, **changes) for index in range(CHUNKS)]
+
+    def sums(self, **changes: Any) -> None:
+        """All sums of a phase, which may lead to the next phase."""
+        changes = {"phase": self.data.current.name, **changes}
         for aggregator in self.manifest.aggregators:
-            for index in range(CHUNKS):
-                self.feed(self.chunk(aggregator, index, members=members, phase=phase))
+            self.feed(*self.chunks(aggregator, **changes))
 
     def void(self, aggregator: PartyId, phase: str | None = None) -> VoidAnnounced:
         return VoidAnnounced(phase=phase or self.data.current.name, aggregator=aggregator)
@@ -137,7 +117,7 @@ class Play(MachinePlay[State, ClientRound]):
     def close(self, *, exposed: bool) -> None:
         """The round is void: the model stays what it was."""
         self.expect(State.CLOSING, *self.of(Record), CloseVoid())
-        self.feed(Closed(model_hmac=MODEL, held=HELD))
+        self.feed(events.Closed(model_hmac=MODEL, held=HELD))
         over = RoundOver(number=1, released=False, model_hmac=MODEL, held=HELD, exposed=exposed)
         dropped = RoundDropped(traffic=self.data.sent + tuple(self.counted()))
         record = Record("void", {"phase": self.data.current.name})
@@ -166,7 +146,9 @@ class Play(MachinePlay[State, ClientRound]):
     def fails(self, code: Code) -> None:
         self.at(State.FAILED)
         assert self.said() == [PartyFailed(code=code)]
-        assert [effect.event for effect in self.of(Tell)] == [RoundBroken(number=1)], "no later round begins"
+        assert [effect.event for effect in self.of(Tell)] == [events.RoundBroken(number=1)], (
+            "no later round begins"
+        )
         assert not self.jobs()
 
     def fails_as_old(self, phase: str) -> None:
@@ -265,7 +247,7 @@ def test_sums_that_come_while_the_client_is_busy_are_kept(play: Play, busy: Stat
 
 def test_a_client_that_may_still_be_a_member_trains(play: Play) -> None:
     for aggregator in play.manifest.aggregators[:-1]:
-        play.feed(*(play.chunk(aggregator, index, members=play.others) for index in range(CHUNKS)))
+        play.feed(*play.chunks(aggregator, members=play.others))
     play.feed(Go())
     play.expect(State.TRAINING, Train(idle=False))
 
@@ -291,8 +273,7 @@ def test_so_does_one_in_a_later_phase(two_phases: Play) -> None:
 
 def test_one_aggregator_alone_is_not_believed_to_hold_our_share(play: Play) -> None:
     play.advance(State.TRAINING)
-    play.feed(*(play.chunk(play.manifest.aggregators[0], index) for index in range(CHUNKS)))
-    play.feed(TRAINED)
+    play.feed(*play.chunks(play.manifest.aggregators[0]), TRAINED)
     play.expect(State.SHARING, SendShares("signs"))
 
 
@@ -371,10 +352,10 @@ def test_sums_of_the_second_phase_may_be_lost_alone(two_phases: Play) -> None:
 def test_a_client_that_was_told_other_sums_says_nothing_more_and_has_the_run_catch_up(wire: str) -> None:
     play = Play(make_manifest(clients=3, servers=3, min_clients=2, wire=wire))
     play.advance(State.DECODING)
-    play.feed(OtherTranscript())
+    play.feed(events.OtherTranscript())
     play.at(State.STRAYED)
     *refused, told = play.effects
-    assert told == Tell(play.run, Strayed(number=1))
+    assert told == Tell(play.run, events.Strayed(number=1))
     releasers = play.manifest.aggregators if wire == "paper" else play.manifest.aggregators[1:2]
     assert refused == play.of(CountRefusal)
     assert [(each.sender, each.reason) for each in play.of(CountRefusal)] == [
@@ -422,55 +403,50 @@ def test_a_failure_is_reported_from_every_working_state(play: Play, state: State
 # Two phases ---------------------------------------------------------------------------------------------
 
 
-def test_a_member_goes_on_to_the_next_phase_by_itself_and_a_restart_takes_up_the_current_one(
-    two_phases: Play,
-) -> None:
-    play = two_phases
-    play.advance(State.DECODING)
-    assert play.resumed() == [DecodeSums("count")]
-    assert not play.data.decoded
-    play.feed(DECODED)
-    play.at(State.SHARING)
-    assert play.jobs() == play.resumed() == [SendShares("signs")]
-    assert [record.fields["phase"] for record in play.of(Record)] == ["count"]
-    assert [*play.data.decoded] == ["count"]
-    first = play.manifest.aggregators[0]
-    play.refuses(SetAskedFor(phase="count", aggregator=first), RejectReason.OVER)
-    shared = play.state, play.data
-    play.contradicts(play.chunk(first, phase="count", wrapped_key=b"another"), "two sums of count")
-    play.state, play.data = shared
-    play.contradicts(play.chunk(first, members=play.others), "other members")
-    play.state, play.data = shared
-    play.feed(SHARED)
-    play.sums()
-    assert play.jobs() == play.resumed() == [DecodeSums("signs")]
-    play.feed(DECODED)
-    assert play.jobs() == [Conclude(took_part=True)]
-    assert [record.fields["phase"] for record in play.of(Record)] == ["signs"]
+def test_a_member_goes_on_to_the_next_phase_and_a_restart_takes_up_the_current_one(two_phases: Play) -> None:
+    two_phases.advance(State.DECODING)
+    assert two_phases.resumed() == [DecodeSums("count")]
+    assert not two_phases.data.decoded
+    two_phases.feed(DECODED)
+    two_phases.at(State.SHARING)
+    assert two_phases.jobs() == two_phases.resumed() == [SendShares("signs")]
+    assert [record.fields["phase"] for record in two_phases.of(Record)] == ["count"]
+    assert [*two_phases.data.decoded] == ["count"]
+    first = two_phases.manifest.aggregators[0]
+    two_phases.refuses(SetAskedFor(phase="count", aggregator=first), RejectReason.OVER)
+    shared = two_phases.state, two_phases.data
+    two_phases.contradicts(two_phases.chunk(first, phase="count", wrapped_key=b"another"), "two sums of count")
+    two_phases.state, two_phases.data = shared
+    two_phases.contradicts(two_phases.chunk(first, members=two_phases.others), "other members")
+    two_phases.state, two_phases.data = shared
+    two_phases.feed(SHARED)
+    two_phases.sums()
+    assert two_phases.jobs() == two_phases.resumed() == [DecodeSums("signs")]
+    two_phases.feed(DECODED)
+    assert two_phases.jobs() == [Conclude(took_part=True)]
+    assert [record.fields["phase"] for record in two_phases.of(Record)] == ["signs"]
 
 
 def test_a_client_that_is_no_member_only_waits_for_the_later_phases(two_phases: Play) -> None:
-    play = two_phases
-    play.advance(State.WAITING)
-    play.sums(members=play.others)
-    play.feed(DECODED)
-    play.at(State.WAITING)
-    assert not play.jobs()
-    play.sums(members=play.others)
-    play.feed(DECODED)
-    assert play.jobs() == [Conclude(took_part=False)]
+    two_phases.advance(State.WAITING)
+    two_phases.sums(members=two_phases.others)
+    two_phases.feed(DECODED)
+    two_phases.at(State.WAITING)
+    assert not two_phases.jobs()
+    two_phases.sums(members=two_phases.others)
+    two_phases.feed(DECODED)
+    assert two_phases.jobs() == [Conclude(took_part=False)]
 
 
 def test_a_very_slow_client_finds_both_phases_over(two_phases: Play) -> None:
-    play = two_phases
-    play.advance(State.TRAINING)
-    play.sums(members=play.others, phase="count")
-    play.sums(members=play.others, phase="signs")
-    play.feed(TRAINED)
-    play.expect(State.DECODING, DecodeSums("count"))
-    play.feed(DECODED)
-    play.at(State.DECODING)
-    assert play.jobs() == [DecodeSums("signs")]
+    two_phases.advance(State.TRAINING)
+    two_phases.sums(members=two_phases.others, phase="count")
+    two_phases.sums(members=two_phases.others, phase="signs")
+    two_phases.feed(TRAINED)
+    two_phases.expect(State.DECODING, DecodeSums("count"))
+    two_phases.feed(DECODED)
+    two_phases.at(State.DECODING)
+    assert two_phases.jobs() == [DecodeSums("signs")]
 
 
 def test_a_void_first_phase_exposes_nothing_though_shares_were_sent(two_phases: Play) -> None:
@@ -479,19 +455,16 @@ def test_a_void_first_phase_exposes_nothing_though_shares_were_sent(two_phases: 
 
 
 @pytest.mark.parametrize("state", [State.TRAINING, State.SHARING, State.WAITING])
-def test_a_void_second_phase_voids_the_round_and_exposes_those_who_sent_a_share(
-    two_phases: Play, state: State
-) -> None:
+def test_a_void_second_phase_exposes_those_who_sent_a_share(two_phases: Play, state: State) -> None:
     """A client that sent too late cannot know who has opened it; one that sent nothing has lost nothing."""
-    play = two_phases
-    play.advance(state)
-    play.sums(members=None if state is State.WAITING else play.others)
+    two_phases.advance(state)
+    two_phases.sums(members=two_phases.everybody if state is State.WAITING else two_phases.others)
     if state is not State.WAITING:
-        play.feed(TRAINED if state is State.TRAINING else SHARED)
-    play.voids(phase="signs")  # They may be ahead of us.
-    play.feed(DECODED)
-    assert [record.kind for record in play.of(Record)] == ["released"]
-    play.close(exposed=state is not State.TRAINING)
+        two_phases.feed(TRAINED if state is State.TRAINING else SHARED)
+    two_phases.voids(phase="signs")  # They may be ahead of us.
+    two_phases.feed(DECODED)
+    assert [record.kind for record in two_phases.of(Record)] == ["released"]
+    two_phases.close(exposed=state is not State.TRAINING)
 
 
 # After a restart ----------------------------------------------------------------------------------------
@@ -525,7 +498,7 @@ def scored() -> Play:
     return Play(make_manifest(clients=3, servers=3, min_clients=2, metrics=METRICS))
 
 
-EVALUATED = Evaluated(own={"accuracy": 0.5})
+EVALUATED = events.Evaluated(own={"accuracy": 0.5})
 TOTALLED = Decoded(transcript=TRANSCRIPT, metrics=TOTALS)
 
 
@@ -630,7 +603,7 @@ def test_a_set_is_sent_again_while_its_phase_is_open_and_each_aggregator_has_its
     play.expect(state, ResendShares("signs", second))
     if state is State.WAITING:
         assert play.resumed() == [ResendShares("signs", first), ResendShares("signs", second)]
-        play.feed(*(SharesResent(phase="signs", aggregator=each) for each in (first, second)))
+        play.feed(*(events.SharesResent(phase="signs", aggregator=each) for each in (first, second)))
         play.expect(state)
         assert play.resumed() == []
 
@@ -640,4 +613,4 @@ def test_a_set_whose_phase_has_its_verdict_is_not_sent_again(play: Play, state: 
     play.advance(state)
     first = play.manifest.aggregators[0]
     play.refuses(SetAskedFor(phase="signs", aggregator=first), RejectReason.OVER)
-    play.ignores(SharesResent(phase="signs", aggregator=first))
+    play.ignores(events.SharesResent(phase="signs", aggregator=first))

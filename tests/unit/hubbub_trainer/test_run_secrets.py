@@ -1,15 +1,12 @@
-"""What a client draws once, and that a share set is never of two contents."""
+"""Secrets of a run: each is drawn once, and a share set is never of two contents."""
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from hubbub.errors import LocalError
 from hubbub.ids import RunId
-from hubbub.protocol.layout import Vector
 from hubbub.store.state_file import Vault
-from hubbub_trainer.round_jobs import digest_content
 from hubbub_trainer.run_secrets import RunSecrets
 
 CONTENT, OTHER_CONTENT = b"c" * 32, b"d" * 32
@@ -43,19 +40,3 @@ def test_what_is_drawn_after_an_outbox_was_dropped_is_new(kept: RunSecrets) -> N
 
     assert first[0] != again[0]
     assert first[1] != again[1]
-
-
-def test_the_digest_is_of_all_that_a_set_says() -> None:
-    vector, values = Vector("signs", 3, 11), np.array([1, 0, 10], dtype=np.uint8)
-    said = digest_content([vector], [values], 1, "7a" * 32)
-
-    assert digest_content([vector], [values.copy()], 1, "7a" * 32) == said
-    others = [
-        digest_content([vector], [np.array([1, 0, 9], dtype=np.uint8)], 1, "7a" * 32),
-        digest_content([vector], [values], 2, "7a" * 32),
-        digest_content([vector], [values], 1, "7b" * 32),
-        digest_content([Vector("union", 3, 11)], [values], 1, "7a" * 32),
-        digest_content([Vector("signs", 3, 13)], [values], 1, "7a" * 32),
-        digest_content([vector, vector], [values, values], 1, "7a" * 32),
-    ]
-    assert len({said, *others}) == len(others) + 1

@@ -1,7 +1,8 @@
-"""What a run leaves: written, read again, and chosen by the beginning of a run's id."""
+"""The model that a run leaves: written, read again, and chosen by the beginning of the run's id."""
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from pathlib import Path
@@ -9,10 +10,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hubbub.errors import DataError
-from hubbub_trainer.saved_model import FILE, KeptModel, choose_model, find_models, read_kept_model, write_file
+from hubbub.errors import DataError, LocalError
+from hubbub_trainer.saved_model import (
+    FILE,
+    SALT_BYTES,
+    KeptModel,
+    choose_model,
+    find_models,
+    read_kept_model,
+    recall_for_successor,
+    write_file,
+)
 
 THETA = np.arange(6, dtype=np.float32)
+SALT = bytes(range(SALT_BYTES))
 MODEL = KeptModel(
     run="ab" * 32,
     task="grades",
@@ -82,3 +93,18 @@ def test_a_run_is_named_by_its_beginning_or_not_at_all_if_it_is_the_only_one(tmp
 def test_it_does_not_print() -> None:
     assert "1.0" not in repr(MODEL)
     assert "array" not in repr(MODEL)
+
+
+def test_who_has_both_files_reads_them_and_who_lacks_one_has_nothing(tmp_path: Path) -> None:
+    assert recall_for_successor(tmp_path) is None
+    (tmp_path / FILE).write_bytes(MODEL.write())
+    assert recall_for_successor(tmp_path) is None
+    (tmp_path / "succession.json").write_text(json.dumps({"salt": SALT.hex()}), encoding="utf-8")
+    left = recall_for_successor(tmp_path)
+    assert left is not None
+    assert (left[0], left[1].tobytes()) == (SALT, THETA.tobytes())
+    (tmp_path / "succession.json").write_text("{", encoding="utf-8")
+    with pytest.raises(LocalError, match=r"bring back succession\.json"):  # No outage to wait for.
+        recall_for_successor(tmp_path)
+    (tmp_path / "succession.json").unlink()
+    assert recall_for_successor(tmp_path) is None

@@ -14,16 +14,9 @@ import pytest
 from hubbub.errors import Code, LocalError, PeerError, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.rounds import RoundApplied, RoundOpened, SumChunk, VoidNotice
-from hubbub.messages.runs import (
-    GroupConfirmed,
-    GroupContribution,
-    RunEnded,
-    RunKey,
-    RunKeys,
-    RunReady,
-)
-from hubbub.messages.shares import ShareChunk, VectorClaim
+from hubbub.messages.rounds import RoundApplied, RoundOpened, VoidNotice
+from hubbub.messages.runs import GroupContribution, RunKeys
+from hubbub.messages.shares import VectorClaim
 from hubbub.protocol import signs
 from hubbub.protocol.layout import Vector, pack_chunk, plan_chunks, unpack_chunk
 from hubbub.protocol.ring import Residues
@@ -34,11 +27,11 @@ from hubbub_trainer.round_jobs import recombine_chunks
 from hubbub_trainer.saved_model import read_kept_model
 from hubbub_trainer.workspace import digest
 from support.aio import aio, until
-from support.builders import SIGNATURE, WRAPPED_KEY, make_run_key, make_vectors
-from support.parties import identity_of, roster_of, sign_sum
+from support.builders import make_run_key, make_vectors
+from support.parties import roster_of
 from support.sealed_shares import open_share
 from support.spooled import spooled_in
-from support.trainer_scene import Scene, Sealing, Shift, draw_up, find_phase, scene_of
+from support.trainer_scene import Release, Scene, Shift, draw_up, find_phase, scene_of
 from support.watched_task import WatchedTask
 
 TASK = SyntheticTask(1_003)
@@ -51,7 +44,7 @@ joined = partial(scene_of, joined=True)
 
 
 def hmac_of_model(key: bytes, theta: Theta, means: Sequence[float]) -> str:
-    """What clients compare: the model and the mean factors of the released rounds, as doubles."""
+    """The HMAC that clients compare, of the model and the mean factors of the released rounds, as doubles."""
     model = hashlib.sha256(theta.astype("<f4").tobytes()).digest()
     return hmac.new(key, model + struct.pack(f"<{len(means)}d", *means), "sha256").hexdigest()
 
@@ -63,19 +56,17 @@ async def test_a_run_with_a_void_round_from_its_first_round_to_its_end(tmp_path:
         group = await scene.join()
         await scene.settle()
         assert (task.seeds, task.evaluations) == ([], 0), "whoever proposes a run chooses what it makes run"
-        run = scene.trainer.context_of(MANIFEST.run_id)
-        space = run.open()
+        run, space = scene.trainer.context_of(MANIFEST.run_id), scene.space_of()
         held = space.group_secret
         await scene.play_good_round(1)
         ((body, _), *_) = await scene.shares(scene.aggregators[0], 1)
         await scene.play_void_round(2)
         assert len(scene.digests()) == 1, "the model stays"
         await scene.open_round(1)  # Old news.
-        await scene.play_good_round(3)
-        await scene.play_good_round(4)
+        await scene.play_good_rounds(3, 4)
         assert len(set(scene.digests())) == len(space.history) == 3
         for _ in range(2):  # The second is late, and only counted.
-            await scene.tell(RunEnded(outcome="completed", reason="done"))
+            await scene.end()
         log = {(entry.kind, entry.fields.get("round")): entry.fields for entry in await scene.read_log()}
         assert scene.dead() == []
         theta = read_kept_model(scene.run_folder(ME)).theta
@@ -151,53 +142,7 @@ async def test_everything_that_the_policy_has_against_a_run_is_in_the_log_and_a_
 
 
 @aio
-async def test_run_keys_count_only_if_their_owners_signed_them_for_this_run(
-    tmp_path: Path,
-) -> None:
-    forged = make_run_key(MANIFEST, MANIFEST.aggregators[0]).model_copy(update={"signature": "00" * 64})
-    of_another_run = make_run_key(draw_up(TASK, nonce="2" * 32), SECOND)
-    second = make_run_key(MANIFEST, SECOND)
-
-    def with_(other: RunKey) -> RunKeys:
-        return RunKeys(keys=tuple(other if key.party == other.party else key for key in scene.peers.run_keys))
-
-    async with scene_of(tmp_path, MANIFEST, TASK) as scene:
-        await scene.pledge()
-        for keys in (with_(forged), with_(of_another_run), RunKeys(keys=scene.peers.run_keys[:-1])):
-            await scene.tell(keys)
-        await scene.join()
-        await scene.tell(with_(second))  # Its owner signed it, and still: a party has one key in a run.
-        await scene.play_good_round(1)
-        reasons = (
-            *(RejectReason.BAD_SIGNATURE, RejectReason.BAD_SIGNATURE, RejectReason.CONTRADICTION),
-            RejectReason.SECOND_KEY,
-        )
-        assert scene.dead() == [reason.value for reason in reasons]
-        assert scene.count(RejectReason.SECOND_KEY) == 1
-
-
-@aio
-async def test_a_client_that_dealt_another_part_to_others_ends_the_run(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with scene_of(tmp_path, MANIFEST, TASK) as scene:
-        await scene.pledge()
-        await scene.exchange()
-        ((_, mine),) = await scene.hear(scene.parties[SECOND], GroupConfirmed)
-        scene.peers.parts[THIRD] = b"another part than we were dealt!"
-        theirs = scene.peers.agree().confirmation()
-        assert theirs != mine.confirmation
-        await scene.confirm(SECOND, to=ME, confirmation=theirs)
-        assert await scene.failure() is Code.PROTOCOL_GROUP
-        assert "client-2 confirms another group secret" in caplog.text
-        assert scene.count(RejectReason.DIFFERENT_GROUP) == 1
-        assert not scene.heard(scene.coordinator, RunReady)
-
-
-@aio
-async def test_a_part_that_does_not_open_ends_the_run_and_is_counted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_part_that_does_not_open_ends_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with scene_of(tmp_path, MANIFEST, TASK) as scene:
         await scene.pledge()
         await scene.say(scene.parties[SECOND], GroupContribution(), round_number=0, phase="", payload=bytes(80))
@@ -209,30 +154,26 @@ async def test_a_part_that_does_not_open_ends_the_run_and_is_counted(
 
 @aio
 async def test_a_round_that_fails_while_it_waits_leaves_the_secret_to_the_round_that_is_open(
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with scene_of(tmp_path, MANIFEST, TASK) as scene:
         group = await scene.join()
-        for number in (1, 2):
-            await scene.open_round(number)
+        await scene.open_round(1)
+        await scene.open_round(2)
         await misdeed(round_number=2)(scene)
         await scene.say(scene.aggregators[1], VoidNotice(), round_number=2)
         assert await scene.failure() is Code.PROTOCOL_CONTRADICTION
         assert "says void where" in caplog.text
         await scene.play_good_round(1)
-        means = scene.trainer.context_of(MANIFEST.run_id).open().history
+        means = scene.space_of().history
         (applied,) = [entry.fields["model_hmac"] for entry in await scene.read_log() if entry.kind == "applied"]
-        await scene.tell(RunEnded(outcome="failed", reason="two words of one phase"))
-        await scene.settle()
+        await scene.end("failed")
         theta = read_kept_model(scene.run_folder(ME)).theta
         assert applied == hmac_of_model(group.key_for("model"), theta, means)
 
 
 @aio
-async def test_who_has_wasted_too_many_shares_of_a_model_leaves_and_says_why(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_who_has_wasted_too_many_shares_leaves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with joined(tmp_path, UNION, TASK) as scene:
         for number in (1, 2):
             await scene.play_void_round(number)
@@ -249,46 +190,17 @@ async def test_who_has_wasted_too_many_shares_of_a_model_leaves_and_says_why(
 Misdeed = Callable[[Scene], Awaitable[None]]
 
 
-def sum_like(chunk: ShareChunk, **changes: object) -> SumChunk:
-    fields = {
-        "members": MEMBERS,
-        "vectors": chunk.vectors,
-        "transcript": chunk.transcript,
-        "signature": SIGNATURE,
-        "wrapped_key": WRAPPED_KEY,
-        "index": chunk.index,
-        **changes,
-    }
-    return SumChunk.model_validate(fields)
-
-
 def misdeed(
-    *,
-    cut: int = 0,
-    round_number: int = 1,
-    phase: str = "signs",
-    signer: PartyId | None = None,
-    **changes: object,
+    *, cut: int = 0, round_number: int = 1, phase: str = "signs", signer: PartyId | None = None, **changes: object
 ) -> Misdeed:
     """A sum that is wrong in one thing."""
 
     async def do(scene: Scene) -> None:
         first = scene.aggregators[0]
         chunk, packed = (await scene.shares(first))[0]
-        sealing = Sealing(scene.peers.seals[first.name], scene.stage(round_number, phase), ME)
-        payload = sealing.encrypt(chunk.index, packed)
-        body = sum_like(chunk, wrapped_key=sealing.wrapped_key, **changes)
-        body = sign_sum(
-            identity_of(MANIFEST, first.name), MANIFEST.run_id, body, round_number=round_number, phase=phase
-        )
-        await scene.say(
-            first,
-            body,
-            round_number=round_number,
-            phase=phase,
-            payload=payload[: len(payload) - cut],
-            signer=signer,
-        )
+        said = {"members": MEMBERS, "vectors": chunk.vectors, "transcript": chunk.transcript, **changes}
+        release = Release(scene, first, ME, round_number, phase)
+        await release.send(0, packed, said, spoil=lambda payload: payload[: len(payload) - cut], signer=signer)
 
     return do
 
@@ -304,6 +216,8 @@ async def test_a_bad_message_is_put_aside_and_the_round_completes(tmp_path: Path
     async with joined(tmp_path, MANIFEST, TASK) as scene:
         first, second = scene.aggregators
         client, void, say = scene.parties[SECOND], VoidNotice(), scene.say
+        run_keys, second_key = scene.peers.run_keys, make_run_key(MANIFEST, SECOND)
+        other_keys = tuple(second_key if key.party == SECOND else key for key in run_keys)
         bad: tuple[tuple[Misdeed, RejectReason], ...] = (
             (misdeed(cut=1), RejectReason.WRONG_LENGTH),
             (misdeed(index=9), RejectReason.WRONG_LENGTH),
@@ -320,6 +234,9 @@ async def test_a_bad_message_is_put_aside_and_the_round_completes(tmp_path: Path
             # The coordinator orders voids; only aggregators announce them.
             (lambda scene: scene.tell(void, 1), RejectReason.WRONG_SENDER),
             (lambda _: say(client, RoundOpened(), round_number=2, phase=""), RejectReason.WRONG_SENDER),
+            (lambda _: scene.tell(RunKeys(keys=run_keys[:-1])), RejectReason.CONTRADICTION),
+            # Its owner signed it, and still: a party has one key in a run.
+            (lambda _: scene.tell(RunKeys(keys=other_keys)), RejectReason.SECOND_KEY),
             (lambda _: first.shout(b"\0" * 100, to=ME, role=Role.CLIENT), RejectReason.MALFORMED),
         )
         await scene.open_round(1)
@@ -356,7 +273,7 @@ async def test_batches_follow_from_a_secret_of_the_run_unless_the_demo_fixes_the
         for manifest in (MANIFEST, smaller):
             await scene.join(manifest)
             await scene.play_good_round(1)
-            await scene.tell(RunEnded(outcome="completed", reason="done"))
+            await scene.end()
     first, second = task.seeds
     assert (first == second) is same
 
@@ -379,14 +296,14 @@ def add_at(vectors: Sequence[Vector], name: str, place: int, by: int) -> Shift:
 
 async def release_badly(scene: Scene, *, wrap_for: PartyId, flip: int) -> None:
     """A sum whose key or ciphertext is not what it should be; its length is right and it is signed."""
-    aggregator = scene.aggregators[1]
-    sealing = Sealing(scene.peers.seals[aggregator.name], scene.stage(1, "signs"), wrap_for)
-    for index, (chunk, packed) in enumerate(await scene.shares(aggregator)):
-        unsigned = sum_like(chunk, wrapped_key=sealing.wrapped_key)
-        body = sign_sum(identity_of(MANIFEST, aggregator.name), MANIFEST.run_id, unsigned)
-        payload = bytearray(sealing.encrypt(index, packed))
-        payload[0] ^= flip
-        await scene.say(aggregator, body, payload=bytes(payload))
+
+    def spoil(payload: bytes) -> bytes:
+        return bytes([payload[0] ^ flip]) + payload[1:]
+
+    release = Release(scene, scene.aggregators[1], ME, wrapped_for=wrap_for)
+    for chunk, packed in await scene.shares(scene.aggregators[1]):
+        said = {"members": MEMBERS, "vectors": chunk.vectors, "transcript": chunk.transcript}
+        await release.send(chunk.index, packed, said, spoil=spoil)
 
 
 TOO_MUCH = add_at(make_vectors(MANIFEST), "factors", 0, 3 * 2**30)
@@ -464,9 +381,7 @@ async def test_who_failed_early_sends_its_shares_when_training_would_have_been_d
 
 
 @aio
-async def test_shares_open_with_their_aggregators_key_alone_and_add_up_to_what_the_client_said(
-    tmp_path: Path,
-) -> None:
+async def test_shares_open_with_their_aggregators_key_alone_and_add_up(tmp_path: Path) -> None:
     async with joined(tmp_path, MANIFEST, TASK, real=2) as scene:
         await scene.open_round(1)
         first, second = scene.aggregators
@@ -525,11 +440,31 @@ async def test_clients_that_were_told_the_same_have_one_transcript_in_each_phase
 
 
 async def find_sum(scene: Scene, phase: str) -> tuple[tuple[Vector, ...], list[Residues]]:
-    """What the real clients' values of the first round really add up to."""
+    """The true sum of the real clients' values in the first round."""
     (vectors, first), (_, second) = [await scene.add(aggregator, 1, phase) for aggregator in scene.aggregators]
     plan, chunks = plan_chunks(vectors, MANIFEST.chunk_bytes), (first, second)
     rule = find_phase(scene.manifest.strategy, phase)
     return vectors, recombine_chunks(rule, plan, vectors, 2, lambda place, index: chunks[place][index])
+
+
+def add_to_sum(phase: str, vector: str, value: int, by: int) -> Misdeed:
+    """One aggregator adds to an element with this value in what it tells one of two clients."""
+
+    async def do(scene: Scene) -> None:
+        honest, liar = scene.aggregators
+        vectors, (total, *_) = await find_sum(scene, phase)
+        place = 0 if vector == "factors" else int(np.flatnonzero(total == value)[0])
+        await scene.release(honest, phase=phase)
+        await scene.release(liar, phase=phase, to=[ME])
+        await scene.release(liar, phase=phase, to=[SECOND], shift=add_at(vectors, vector, place, by))
+
+    return do
+
+
+async def tell_other_members(scene: Scene) -> None:
+    for aggregator in scene.aggregators:
+        await scene.release(aggregator, phase="union", to=[ME])
+        await scene.release(aggregator, phase="union", to=[SECOND], members=UNION.clients)
 
 
 def unverified(manifest: Manifest) -> Manifest:
@@ -537,45 +472,30 @@ def unverified(manifest: Manifest) -> Manifest:
     return manifest.model_copy(update={"verified": False})
 
 
-async def lie_to_second(scene: Scene, phase: str, lie: Shift) -> None:
-    """The first aggregator tells both clients the truth, the other tells it to one of them."""
-    honest, liar = scene.aggregators
-    await scene.release(honest, phase=phase)
-    await scene.release(liar, phase=phase, to=[ME])
-    await scene.release(liar, phase=phase, to=[SECOND], shift=lie)
-
-
 @pytest.mark.parametrize(
-    ("manifest", "from_", "to"),
+    ("manifest", "mislead"),
     [
-        pytest.param(UNION, 3, 0, id="another-union"),
-        pytest.param(UNION, 3, 5, id="another-sum-and-the-same-union"),
-        pytest.param(PARTIAL, 1, 0, id="another-union-with-counts"),
-        pytest.param(PARTIAL, 1, 2, id="another-count-and-the-same-union"),
+        pytest.param(unverified(UNION), add_to_sum("union", "union", 3, -3), id="another-union"),
+        pytest.param(unverified(UNION), add_to_sum("union", "union", 3, 2), id="another-sum-and-the-same-union"),
+        pytest.param(unverified(PARTIAL), add_to_sum("union", "union", 1, -1), id="another-union-with-counts"),
+        pytest.param(
+            unverified(PARTIAL), add_to_sum("union", "union", 1, 1), id="another-count-and-the-same-union"
+        ),
+        pytest.param(UNION, tell_other_members, id="other-members"),
     ],
 )
 @aio
-async def test_who_is_told_another_sum_has_another_transcript_in_the_next_phase(
-    tmp_path: Path, manifest: Manifest, from_: int, to: int
+async def test_who_is_told_another_sum_or_members_has_another_transcript_in_the_next_phase(
+    tmp_path: Path, manifest: Manifest, mislead: Misdeed
 ) -> None:
-    async with joined(tmp_path, unverified(manifest), TASK, real=2) as scene:
+    async with joined(tmp_path, manifest, TASK, real=2) as scene:
         await scene.open_round(1)
-        vectors, (total,) = await find_sum(scene, "union")
-        place = int(np.flatnonzero(total == from_)[0])
-        await lie_to_second(scene, "union", add_at(vectors, "union", place, to - from_))
+        await mislead(scene)
         first, second = await hear_transcripts(scene, 1, "signs")
         assert first != second
 
 
-@aio
-async def test_who_is_told_other_members_has_another_transcript_in_the_next_phase(tmp_path: Path) -> None:
-    async with joined(tmp_path, UNION, TASK, real=2) as scene:
-        await scene.open_round(1)
-        for aggregator in scene.aggregators:
-            await scene.release(aggregator, phase="union", to=[ME])
-            await scene.release(aggregator, phase="union", to=[SECOND], members=UNION.clients)
-        first, second = await hear_transcripts(scene, 1, "signs")
-        assert first != second
+NO_SIGN = int(signs.to_ring(np.zeros(1, np.int8), 3)[0])
 
 
 @pytest.mark.parametrize(("vector", "by"), [("signs", 1), ("factors", 2**20)])
@@ -586,9 +506,7 @@ async def test_who_holds_another_model_has_another_transcript_in_the_next_round(
     """Neither sum is impossible, so both clients apply what they were told."""
     async with joined(tmp_path, unverified(MANIFEST), TASK, real=2) as scene:
         await scene.open_round(1)
-        vectors, (total, _) = await find_sum(scene, "signs")
-        untouched = int(np.flatnonzero(total == signs.to_ring(np.zeros(1, np.int8), 3)[0])[0])
-        await lie_to_second(scene, "signs", add_at(vectors, vector, untouched if vector == "signs" else 0, by))
+        await add_to_sum("signs", vector, NO_SIGN, by)(scene)
         await scene.hear(scene.coordinator, RoundApplied, number=1)
         assert scene.digests(ME) != scene.digests(SECOND)
         await scene.open_round(2)

@@ -120,7 +120,7 @@ def run_of(
 
 
 async def receive(spool: Spool, *, number: int = NUMBER) -> None:
-    """What a giver sends, chunk by chunk, on our disk."""
+    """Write the chunks that a giver sends to our disk."""
     outbox = Outbox()
     await snapshots.send(run_of(GIVER, outbox), MODEL, HISTORY, number=number, to=ME)
     for envelope in outbox.sent:

@@ -90,7 +90,7 @@ class Home:
         return TaskRunner(me=PartyId("client-1"), progress=lambda *_: None, clock=self.clock, registry=registry)
 
     def open(self) -> Workspace:
-        """What a process begins with."""
+        """The workspace as a new process opens it."""
         nothing = np.zeros(N, np.float32)
         space = Workspace(self.folder, self.pupil, ClientSecret.for_demo(1, 0), nothing, nothing, memory=MEMORY)
         space.recall()

@@ -20,7 +20,6 @@ from pydantic import SecretStr
 from hubbub.errors import ConfigurationError
 from hubbub.ids import PartyId, Role
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.runs import RunEnded
 from hubbub.messages.shares import Traffic
 from hubbub.runtime.process import Party
 from hubbub.runtime.runner import Observer, Transition
@@ -107,10 +106,11 @@ def read_metric(folder: Path, run: Run, name: str) -> list[tuple[int, object]]:
 def following(scene: Scene, setting: str) -> Iterator[Tracking]:
     """Have the real trainer of a scene tracked, until it is killed."""
     watch = open_tracking(setting)
-    scene.trainer.runner._observer = watch.observe
+    scene.observer = watch.observe
     try:
         yield watch
     finally:
+        scene.observer = lambda _: None
         watch.close()
 
 
@@ -196,8 +196,7 @@ async def test_a_trainer_that_was_killed_goes_on_where_it_was_and_repeats_nothin
         await scene.restart()
         with following(scene, setting):
             await scene.play_good_round(3)
-            await scene.tell(RunEnded(outcome="cancelled", reason="enough"))
-            await scene.settle()
+            await scene.end("cancelled")
 
     seen = read_board(board, MANIFEST, ME)
     assert read_points(seen, "round/released") == [(1, 1), (3, 1)], "what was torn is lost, and nothing else"
@@ -283,9 +282,7 @@ def test_a_passing_problem_is_retried_and_logged_once_and_a_refused_note_is_left
     assert recorder.closed
 
 
-def test_a_tracker_that_hangs_holds_nobody_up(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_hanging_tracker_stops_nobody(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(tracking, "MOST_NOTES", 3)
     monkeypatch.setattr(tracking, "LAST_NOTES_S", 0.05)
     hanging, other = Recorder(), Recorder()
@@ -387,9 +384,7 @@ def test_nobody_else_is_told_that_mlflow_is_used(monkeypatch: pytest.MonkeyPatch
 
 
 @aio
-async def test_a_trainers_process_is_observed_as_its_setting_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_trainer_is_tracked_as_its_setting_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     observers: list[Observer] = []
 
     class Spied(Trainer):

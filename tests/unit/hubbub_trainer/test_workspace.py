@@ -1,10 +1,11 @@
-"""What a trainer keeps on disk: there as a whole or not at all, and gone when it has served."""
+"""Files of a trainer: there as a whole or not at all, and gone when they have served."""
 
 import errno
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,10 +45,8 @@ def filled(value: float) -> Theta:
     return np.full_like(INITIAL, value)
 
 
-def concluded(
-    value: float, *, alone_share: float | None = None, changed: int = 0, scale: float = 1.0
-) -> Conclusion:
-    return Conclusion(filled(value), filled(0), 1, alone_share, changed=changed, scale=scale)
+def concluded(value: float, alone_share: float | None = None, **more: Any) -> Conclusion:
+    return Conclusion(filled(value), filled(0), 1, alone_share, **more)
 
 
 def open_space(folder: Path) -> Workspace:
@@ -91,9 +90,7 @@ def test_it_begins_with_the_initial_model_and_knows_it_again(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("memory", [None, 3.0])
-def test_it_goes_on_with_what_the_last_round_left_and_keeps_nothing_older(
-    tmp_path: Path, memory: float | None
-) -> None:
+def test_it_goes_on_with_what_the_last_round_left_and_nothing_older(tmp_path: Path, memory: float | None) -> None:
     space = open_space(tmp_path)
     for number in (1, 2):
         space.keep_update(number, Learnt(filled(0.5), None))
@@ -179,52 +176,39 @@ def test_a_full_disk_is_said_and_changes_nothing(tmp_path: Path, monkeypatch: py
     assert not (tmp_path / "model.safetensors").exists()
 
 
-Recall = Callable[[Path], object]
-
-
-def recall_state(folder: Path) -> object:
-    space = open_space(folder)
-    return space.applied, space.theta.tobytes(), space.accumulator.tobytes(), space.history, space.step
-
-
-def recall_update(folder: Path) -> object:
-    learnt = open_space(folder).recall_update(3)
+def look_at(learnt: Learnt | None) -> object:
     return learnt and (learnt.update.tobytes(), learnt.samples, learnt.silent)
 
 
-def recall_scores(folder: Path) -> object:
-    return open_space(folder).recall_scores(2)
+RECALL: dict[str, Callable[[Workspace], object]] = {
+    "state-000002.safetensors": lambda space: (
+        *(space.applied, space.theta.tobytes(), space.accumulator.tobytes()),
+        *(space.history, space.step),
+    ),
+    "update-000003.safetensors": lambda space: look_at(space.recall_update(3)),
+    "scores-000002.json": lambda space: space.recall_scores(2),
+    "task.json": lambda space: space.record,
+}
 
 
-def recall_record(folder: Path) -> object:
-    return open_space(folder).record
+@pytest.mark.parametrize("name", RECALL)
+def test_a_flipped_bit_in_what_is_kept_is_found_and_the_file_named(tmp_path: Path, name: str) -> None:
+    def recall() -> object:
+        return RECALL[name](open_space(tmp_path))
 
-
-@pytest.mark.parametrize(
-    ("name", "recall"),
-    [
-        ("state-000002.safetensors", recall_state),
-        ("update-000003.safetensors", recall_update),
-        ("scores-000002.json", recall_scores),
-        ("task.json", recall_record),
-    ],
-)
-def test_a_flipped_bit_in_what_is_kept_is_found_and_the_file_named(
-    tmp_path: Path, name: str, recall: Recall
-) -> None:
     space = open_space(tmp_path)
     space.advance(2, filled(2), filled(0.5), None, HISTORY[:2])
     space.keep_update(3, Learnt(filled(0.25), None, samples=7))
     space.keep_scores(2, {"accuracy": ([0.75], 4.0)})
     space.begin("training", 3)
     path, found = tmp_path / name, list[StorageDamaged]()
-    content, right = path.read_bytes(), recall(tmp_path)
+    content, right = path.read_bytes(), recall()
 
     for place in range(len(content)):
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
         try:
             # Padding may change, and nothing else.
-            assert recall(tmp_path) == right, place
+            assert recall() == right, place
         except StorageDamaged as error:
             found.append(error)
     assert len(found) > 0.9 * len(content)
@@ -233,7 +217,7 @@ def test_a_flipped_bit_in_what_is_kept_is_found_and_the_file_named(
     for end in (0, len(content) // 2, len(content) - 1):
         path.write_bytes(content[:end])
         with pytest.raises(StorageDamaged, match="does not hold what was written"):
-            recall(tmp_path)
+            recall()
 
 
 def test_notes_that_cannot_be_read_are_named(tmp_path: Path) -> None:

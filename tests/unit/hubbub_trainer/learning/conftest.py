@@ -22,6 +22,12 @@ def install_npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[st
 
 
 @pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """A folder for what is fetched, which does not exist yet."""
+    return tmp_path / "cache"
+
+
+@pytest.fixture
 def publish(tmp_path: Path, install_npm: Callable[[str], Path]) -> Callable[[bytes], Path]:
     """Let `npm pack` deliver a given archive."""
 

@@ -47,9 +47,7 @@ def test_the_even_deal_holds_out_a_part_and_follows_the_seed_as_in_earlier_versi
 
 @pytest.mark.parametrize("partition", ["dirichlet:0.001", "dirichlet:0.1", "dirichlet:0.5", "dirichlet:1000000"])
 @pytest.mark.parametrize(("count", "clients"), [(6_000, 5), (6_000, 7), (601, 3), (70, 50)])
-def test_by_class_the_very_samples_are_dealt_out_that_are_iid_and_each_once(
-    partition: str, count: int, clients: int
-) -> None:
+def test_by_class_the_same_samples_are_dealt_as_iid_each_once(partition: str, count: int, clients: int) -> None:
     even = deal_all("iid", labels=LABELS[:count], clients=clients)
 
     shares = deal_all(partition, labels=LABELS[:count], clients=clients)

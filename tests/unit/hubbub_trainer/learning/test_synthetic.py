@@ -1,33 +1,21 @@
 """The synthetic task: it learns, its bits depend on nothing but seeds, and it has any size."""
 
-import hashlib
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 
 from hubbub.errors import ConfigurationError, LocalError
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Theta
-from support.patience import HANG_S
-from support.read_scores import read_scores
+from hubbub_trainer.workspace import digest
+from support.learners import check_same_everywhere, ignore, read_scores
 
 SEED = 2**100 + 3
 
 
-def ignore(_done: int, _steps: int) -> None:
-    pass
-
-
-def train(index: int, theta: Theta | None = None) -> str:
+def train(theta: Theta) -> str:
     """Train one client of five and return the digest of its model."""
-    task = SyntheticTask()
-    start = task.initial_model(7) if theta is None else theta
-    learner = task.learner(index=index, clients=5, seed=7)
-    trained = learner.train(start, steps=20, seed=SEED + index, progress=ignore).theta
-    return hashlib.sha256(trained.tobytes()).hexdigest()
+    learner = SyntheticTask().learner(index=0, clients=5, seed=7)
+    return digest(learner.train(theta, steps=20, seed=SEED, progress=ignore).theta)
 
 
 def test_model_learns_in_a_few_rounds() -> None:
@@ -48,39 +36,20 @@ def test_model_learns_in_a_few_rounds() -> None:
 
 
 def test_bits_are_the_same_in_threads_and_in_a_process_of_its_own() -> None:
-    expected = [train(index) for index in range(4)]
-
-    with ThreadPoolExecutor(4) as pool:
-        in_threads = list(pool.map(train, range(4)))
-    script = f"""
-import hashlib
-from hubbub_trainer.learning.synthetic import SyntheticTask
-task = SyntheticTask()
-for index in range(4):
-    learner = task.learner(index=index, clients=5, seed=7)
-    trained = learner.train(task.initial_model(7), steps=20, seed={SEED} + index, progress=lambda *_: None).theta
-    print(hashlib.sha256(trained.tobytes()).hexdigest())
-"""
-    in_process = subprocess.run(
-        [sys.executable, "-c", script], check=True, timeout=HANG_S, capture_output=True, text=True
-    )
-
-    assert in_threads == expected
-    assert in_process.stdout.split() == expected
-    assert len(set(expected)) == 4
+    check_same_everywhere(SyntheticTask(), data="auto", clients=4, steps=20, seed=SEED)
 
 
 def test_bits_depend_on_the_seeds_and_not_on_where_the_model_lies_in_memory() -> None:
     task = SyntheticTask()
     theta = task.initial_model(7)
     theta.flags.writeable = False
-    expected = train(0)
+    expected = train(task.initial_model(7))
 
     for shift in (1, 2, 3, 4, 8, 15):
         room = np.empty(theta.size + 16, dtype=np.float32)
         room[shift : shift + theta.size] = theta
-        assert train(0, room[shift : shift + theta.size]) == expected
-    assert train(0, theta) == expected
+        assert train(room[shift : shift + theta.size]) == expected
+    assert train(theta) == expected
     assert np.array_equal(theta, task.initial_model(7)), "the model that was given is as it was"
     assert not np.array_equal(theta, task.initial_model(8))
     learner, other_data = (task.learner(index=0, clients=2, seed=seed) for seed in (7, 8))

@@ -17,6 +17,7 @@ from hubbub.protocol.metrics import BINARY, Metric, Scores, ScoreSheet
 from hubbub_trainer.learning.task import TaskFailed, Theta
 from hubbub_trainer.learning.torch_learner import OwnTask, TorchLearner
 from hubbub_trainer.learning.torch_task import Batch, Data, Site, TorchTask
+from support.learners import ignore
 
 SEED = 2**127 + 5
 """A round's seed has up to 128 bits."""
@@ -39,6 +40,12 @@ class Linear(TorchTask):
         return Data(train=make_samples(64, site.index), test=make_samples(50, 99))
 
 
+def vary(base: type[TorchTask] = Linear, **members: Any) -> TorchTask:
+    """Make a task that differs from another in some of its members."""
+    task: TorchTask = type("Varied", (base,), members)()
+    return task
+
+
 class Normalised(Linear):
     """Has a frozen part, buffers, and draws at random."""
 
@@ -52,14 +59,10 @@ def learner_of(task: TorchTask, index: int = 0) -> tuple[TorchLearner, Theta]:
     return own.learner(index=index, clients=3, seed=7), own.initial_model(7)
 
 
-def quiet(_done: int, _steps: int) -> None:
-    pass
-
-
 def train(
     learner: TorchLearner, theta: Theta, *, steps: int = 5, seed: int = SEED, memory: Theta | None = None
 ) -> tuple[Theta, Theta | None]:
-    training = learner.train(theta, steps=steps, seed=seed, progress=quiet, memory=memory)
+    training = learner.train(theta, steps=steps, seed=seed, progress=ignore, memory=memory)
     return training.theta, training.memory
 
 
@@ -119,18 +122,12 @@ def test_training_gives_the_same_bits_for_the_same_seed_and_others_for_another(t
     assert theta.tobytes() == given.tobytes(), "the model that was given is as it was"
 
 
-class AdamTask(Linear):
-    def optimiser(self, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.Adam(parameters, lr=0.05)
+def adam(_: TorchTask, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=0.05)
 
 
-class RpropTask(Linear):
-    def optimiser(self, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.Rprop(parameters)
-
-
-class WithoutMemory(Linear):
-    momentum: ClassVar[float] = 0.0
+def rprop(_: TorchTask, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.Rprop(parameters)
 
 
 class Flat(Linear):
@@ -139,16 +136,15 @@ class Flat(Linear):
     batch_size: ClassVar[int] = 64
 
 
-class FlatNormalised(Flat):
-    def model(self) -> nn.Module:
-        return nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 2))
-
-
-class FlatAdam(Flat, AdamTask):
-    pass
-
-
-@pytest.mark.parametrize("task", [Flat(), FlatNormalised(), FlatAdam()], ids=["sgd", "batch-norm", "adam"])
+@pytest.mark.parametrize(
+    "task",
+    [
+        Flat(),
+        vary(Flat, model=lambda _: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 2))),
+        vary(Flat, optimiser=adam),
+    ],
+    ids=["sgd", "batch-norm", "adam"],
+)
 def test_two_rounds_with_a_memory_are_one_of_twice_the_length(task: TorchTask) -> None:
     """Nothing of a round's end but the order of samples within a batch tells that it was interrupted."""
     learner, theta = learner_of(task)
@@ -162,9 +158,9 @@ def test_two_rounds_with_a_memory_are_one_of_twice_the_length(task: TorchTask) -
     assert not np.allclose(forgetful, whole, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("task", [AdamTask(), RpropTask()], ids=["adam", "rprop"])
-def test_the_state_of_any_optimiser_comes_back(task: TorchTask) -> None:
-    learner, theta = learner_of(task)
+@pytest.mark.parametrize("optimiser", [adam, rprop])
+def test_the_state_of_any_optimiser_comes_back(optimiser: object) -> None:
+    learner, theta = learner_of(vary(optimiser=optimiser))
     half, memory = train(learner, theta)
 
     assert memory is not None
@@ -195,7 +191,7 @@ def test_a_score_is_of_the_buffers_that_are_remembered() -> None:
 
 
 def score(task: TorchTask, outputs: Tensor, targets: Tensor) -> Scores:
-    """What a task says of a model with these outputs."""
+    """The scores of a model with these outputs."""
     given = nn.Identity()
     return task.evaluate(given, (outputs, targets))
 
@@ -207,9 +203,7 @@ class Binary(Linear):
         return nn.Linear(4, 1)
 
 
-class TwoOutputs(Binary):
-    def model(self) -> nn.Module:
-        return nn.Linear(4, 2)
+TWO_OUTPUTS = vary(Binary, model=lambda _: nn.Linear(4, 2))
 
 
 class Regression(Linear):
@@ -227,7 +221,7 @@ class Regression(Linear):
 
 @pytest.mark.parametrize(
     ("task", "headline", "good"),
-    [(Linear(), "accuracy", 0.9), (Binary(), "auc", 0.95), (TwoOutputs(), "auc", 0.95), (Regression(), "r2", 0.9)],
+    [(Linear(), "accuracy", 0.9), (Binary(), "auc", 0.95), (TWO_OUTPUTS, "auc", 0.95), (Regression(), "r2", 0.9)],
     ids=["classification", "one-logit", "two-logits", "regression"],
 )
 def test_each_kind_of_task_learns_by_its_own_loss_and_says_so_by_its_headline(
@@ -253,7 +247,7 @@ def test_one_logit_and_two_are_scored_alike() -> None:
 
     one = score(Binary(), logits.unsqueeze(1), targets.float())
 
-    assert one == score(Binary(), logits, targets) == score(TwoOutputs(), two, targets)
+    assert one == score(Binary(), logits, targets) == score(TWO_OUTPUTS, two, targets)
     assert one["accuracy"][0] == 2
     histogram, loss = np.asarray(one["auc"][0]), one["loss"][0]
     # The loss of the last is 40, of which 16 count.
@@ -291,10 +285,7 @@ def test_what_is_not_finite_in_a_run_is_not_refused_and_counts_as_the_worst() ->
 
 
 def test_scores_are_the_same_whatever_the_size_of_a_batch() -> None:
-    class Small(Binary):
-        evaluation_batch_size: ClassVar[int] = 7
-
-    small, theta = learner_of(Small())
+    small, theta = learner_of(vary(Binary, evaluation_batch_size=7))
     large, _ = learner_of(Binary())
 
     first, second = small.evaluate(theta), large.evaluate(theta)
@@ -322,29 +313,13 @@ def test_a_task_may_have_metrics_of_its_own() -> None:
     assert learner.evaluate(theta)["distance"][1] == 50
 
 
-class WithoutRange(Linear):
-    metrics = "regression"
-
-
-class WithoutEvaluate(Linear):
-    metrics = (Metric("distance"),)
-
-
-class Misspelt(Linear):
-    metrics = "regresion"  # type: ignore[assignment]  # That is the mistake.
-
-
-class Twice(Distance):
-    metrics = 2 * Distance.metrics  # type: ignore[assignment]  # One metric too many.
-
-
 @pytest.mark.parametrize(
     ("task", "said"),
     [
-        (WithoutRange(), "'without-range' is a regression: set `target_range`"),
-        (WithoutEvaluate(), "metrics of its own: write an `evaluate`"),
-        (Misspelt(), "must be classification, binary, regression"),
-        (Twice(), "declared once"),
+        (vary(metrics="regression"), "'varied' is a regression: set `target_range`"),
+        (vary(metrics=(Metric("distance"),)), "metrics of its own: write an `evaluate`"),
+        (vary(metrics="regresion"), "must be classification, binary, regression"),
+        (vary(Distance, metrics=2 * Distance.metrics), "declared once"),
     ],
     ids=["no-range", "no-evaluate", "misspelt", "twice"],
 )
@@ -364,21 +339,13 @@ class Pairs(Dataset[tuple[Tensor, Tensor]]):
 
 
 @pytest.mark.parametrize("samples", [(torch.zeros(300, 4), torch.tensor([0.0, 8.0]).repeat(150)), Pairs()])
-def test_the_owner_is_told_how_many_targets_are_out_of_range(
-    samples: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Wide(Regression):
-        target_range = (-30.0, 30.0)
+def test_the_owner_is_told_how_many_targets_are_outside(samples: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def data(_: TorchTask, site: Site) -> Data:
+        return Data(train=Regression().data(site).train, test=samples)
 
-        def data(self, site: Site) -> Data:
-            return Data(train=super().data(site).train, test=samples)
-
-    class Narrow(Wide):
-        target_range = (0.0, 7.5)
-
-    for task in (Wide(), Narrow()):
+    for target_range in ((-30.0, 30.0), (0.0, 7.5)):
         assert not caplog.records, "nothing is said of targets within their range"
-        learner, theta = learner_of(task)
+        learner, theta = learner_of(vary(Regression, target_range=target_range, data=data))
         learner.try_out(theta)
 
     count = "150 of 300" if isinstance(samples, tuple) else "128 of 256"
@@ -400,42 +367,31 @@ class Rows(Dataset[dict[str, Tensor]]):
 
 
 def test_any_data_set_and_any_batch_will_do() -> None:
-    class Mapped(Linear):
-        def data(self, site: Site) -> Data:
-            del site
-            return Data(train=Rows(), test=make_samples(10))
+    def loss(_: TorchTask, model: nn.Module, batch: Batch) -> Tensor:
+        return nn.functional.cross_entropy(model(batch["inputs"]), batch["label"])
 
-        def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-            return nn.functional.cross_entropy(model(batch["inputs"]), batch["label"])
-
-    learner, theta = learner_of(Mapped())
+    learner, theta = learner_of(vary(data=lambda *_: Data(train=Rows(), test=make_samples(10)), loss=loss))
 
     assert learner.samples == 40
     assert train(learner, theta)[0].tobytes() != theta.tobytes()
 
 
 def test_gradients_are_cut_to_the_length_that_is_said() -> None:
-    class Clipped(WithoutMemory):
-        max_gradient_norm: ClassVar[float | None] = 1e-3
-
-    learner, theta = learner_of(Clipped())
+    learner, theta = learner_of(vary(momentum=0.0, max_gradient_norm=1e-3))
     trained, memory = train(learner, theta, steps=1)
 
     assert memory is None, "descent without momentum keeps nothing"
-    assert np.linalg.norm(trained - theta) <= 1.001 * Clipped.learning_rate * 1e-3
+    assert np.linalg.norm(trained - theta) <= 1.001 * Linear.learning_rate * 1e-3
 
 
 def test_mixed_precision_computes_with_less_and_keeps_float32() -> None:
     seen: list[torch.dtype] = []
 
-    class Mixed(Linear):
-        mixed_precision: ClassVar[bool] = True
+    def loss(task: TorchTask, model: nn.Module, batch: Batch) -> Tensor:
+        seen.append(model(batch[0]).dtype)
+        return TorchTask.loss(task, model, batch)
 
-        def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-            seen.append(model(batch[0]).dtype)
-            return super().loss(model, batch)
-
-    learner, theta = learner_of(Mixed())
+    learner, theta = learner_of(vary(mixed_precision=True, loss=loss))
     trained, _ = train(learner, theta)
 
     assert set(seen) == {torch.bfloat16}
@@ -445,40 +401,18 @@ def test_mixed_precision_computes_with_less_and_keeps_float32() -> None:
 # What is wrong --------------------------------------------------------------------------------------------
 
 
-class Raises(Linear):
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        del model, batch
-        raise KeyError("patient 4711")
-
-
-class WrongShape(Linear):
-    def model(self) -> nn.Module:
-        return nn.Linear(3, 2)
-
-
-class NoNumber(Linear):
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        return super().loss(model, batch) * float("nan")
-
-
-class NotScalar(Linear):
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        outputs: Tensor = model(batch[0])
-        return outputs
-
-
-class Explodes(Linear):
-    learning_rate: ClassVar[float] = float("inf")
+def fail(*_: object) -> Any:
+    raise KeyError("patient 4711")
 
 
 @pytest.mark.parametrize(
     ("task", "said"),
     [
-        (Raises(), "patient 4711"),
-        (WrongShape(), "mat1 and mat2 shapes cannot be multiplied"),
-        (NoNumber(), "the loss is nan at step 1"),
-        (NotScalar(), "`loss` must return a tensor with one element"),
-        (Explodes(), "not finite"),
+        (vary(loss=fail), "patient 4711"),
+        (vary(model=lambda _: nn.Linear(3, 2)), "mat1 and mat2 shapes cannot be multiplied"),
+        (vary(loss=lambda _, model, batch: model(batch[0]).sum() * np.nan), "the loss is nan at step 1"),
+        (vary(loss=lambda _, model, batch: model(batch[0])), "`loss` must return a tensor with one element"),
+        (vary(learning_rate=float("inf")), "not finite"),
     ],
     ids=["exception", "wrong-shape", "nan", "not-scalar", "explodes"],
 )
@@ -506,51 +440,32 @@ def test_a_request_to_stop_is_no_failure_of_the_task(caplog: pytest.LogCaptureFi
     assert not caplog.records
 
 
-class NoModel(Linear):
-    def model(self) -> Any:
-        return "a model"
-
-
-class BreaksModel(Linear):
-    def model(self) -> nn.Module:
-        raise RuntimeError("no such layer")
-
-
 @pytest.mark.parametrize(
     ("task", "said"),
     [
-        (NoModel(), "must return a torch.nn.Module"),
-        (BreaksModel(), "no such layer"),
+        (vary(model=lambda _: "a model"), "must return a torch.nn.Module"),
+        (vary(model=fail), "patient 4711"),
         (TorchTask(), "say in `model`"),
     ],
     ids=["no-module", "exception", "nothing-said"],
 )
-def test_a_model_that_cannot_be_made_is_refused(
-    task: TorchTask, said: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_model_that_cannot_be_made_fails(task: TorchTask, said: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR), pytest.raises(TaskFailed, match="while it made its model"):
         OwnTask(task, data="").initial_model(0)
     assert said in caplog.text
 
 
-class Frozen(Linear):
-    def model(self) -> nn.Module:
-        return nn.Linear(4, 2).requires_grad_(False)
-
-
-class Halved(Linear):
-    def model(self) -> nn.Module:
-        return nn.Linear(4, 2).half()
-
-
 @pytest.mark.parametrize(
-    ("task", "said"),
-    [(Frozen(), "no parameters that require gradients"), (Halved(), "torch.float16: make it with float32")],
+    ("model", "said"),
+    [
+        (lambda _: nn.Linear(4, 2).requires_grad_(False), "no parameters that require gradients"),
+        (lambda _: nn.Linear(4, 2).half(), "torch.float16: make it with float32"),
+    ],
     ids=["no-parameters", "half-precision"],
 )
-def test_a_model_without_anything_to_share_is_refused(task: TorchTask, said: str) -> None:
+def test_a_model_without_anything_to_share_is_refused(model: object, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        OwnTask(task, data="").count_parameters()
+        OwnTask(vary(model=model), data="").count_parameters()
 
 
 @pytest.mark.parametrize(
@@ -563,12 +478,6 @@ def test_a_model_without_anything_to_share_is_refused(task: TorchTask, said: str
     ids=["empty", "uneven", "no-data"],
 )
 def test_data_that_cannot_be_used_is_refused(data: Any, said: str, caplog: pytest.LogCaptureFixture) -> None:
-    class Given(Linear):
-        def data(self, site: Site) -> Data:
-            del site
-            given: Data = data
-            return given
-
     with pytest.raises(TaskFailed, match="while it got its data"):
-        learner_of(Given())
+        learner_of(vary(data=lambda *_: data))
     assert said in caplog.text

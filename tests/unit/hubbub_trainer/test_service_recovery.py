@@ -25,14 +25,7 @@ from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundApplied
-from hubbub.messages.runs import (
-    GroupConfirmed,
-    GroupContribution,
-    RunEnded,
-    RunJoined,
-    RunReady,
-    RunRefused,
-)
+from hubbub.messages.runs import GroupContribution, RunJoined, RunReady, RunRefused
 from hubbub.messages.shares import ShareChunk
 from hubbub.messages.snapshots import SnapshotRequested
 from hubbub.runtime import spool
@@ -51,14 +44,9 @@ from support.trainer_scene import Scene, draw_up, scene_of
 from support.watched_task import WatchedTask
 
 TASK = SyntheticTask(1_003)
-
-
 MANIFEST = draw_up(TASK)
 UNION = draw_up(TASK, strategy="sec-union", q=3)
 ME, SECOND, THIRD = MANIFEST.clients
-COMPLETED = RunEnded(outcome="completed", reason="done")
-
-
 joined = partial(scene_of, joined=True)
 
 
@@ -161,8 +149,7 @@ async def play_to_the_end(scene: Scene, history: History) -> tuple[list[str], Th
     """The notes of the rounds, and the model."""
     await scene.join()
     await history(scene)
-    await scene.tell(COMPLETED)
-    await scene.settle()
+    await scene.end()
     return scene.digests(), read_kept_model(scene.run_folder(ME)).theta
 
 
@@ -203,9 +190,7 @@ async def test_killed_at_every_event_it_ends_with_the_same_model(
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @aio
-async def test_killed_when_it_is_admitted_and_nothing_more_is_known_it_takes_part_with_its_keys(
-    tmp_path: Path, when: str
-) -> None:
+async def test_killed_when_it_is_admitted_it_takes_part_with_its_keys(tmp_path: Path, when: str) -> None:
     """Once only: another death would bring its keys back in another way."""
 
     def chosen(point: Point) -> bool:
@@ -227,9 +212,7 @@ async def test_killed_when_it_is_admitted_and_nothing_more_is_known_it_takes_par
     ids=["skipped-rounds", "lost-sums", "strayed"],
 )
 @aio
-async def test_killed_at_every_event_it_catches_up_to_the_same_model(
-    tmp_path: Path, history: History, applied: int
-) -> None:
+async def test_killed_at_every_event_it_catches_up_alike(tmp_path: Path, history: History, applied: int) -> None:
     manifest = draw_up(TASK, min_clients=3, chunk_bytes=2048)
     async with scene_of(tmp_path / "calm", manifest, TASK) as scene:
         expected = await play_to_the_end(scene, history)
@@ -243,8 +226,7 @@ async def test_killed_at_every_event_it_catches_up_to_the_same_model(
             await scene.settle()
             left = {key.kind for key in scene.trainer.runner.machines if key.run == run}
             assert left == {"run"}, "what is behind it stays behind it"
-            await scene.tell(COMPLETED)
-            await scene.settle()
+            await scene.end()
             check_sets(scene)
             assert (scene.dead(), scene.failures) == ([], [])
             notes, model = scene.digests(), read_kept_model(scene.run_folder(ME)).theta
@@ -256,7 +238,7 @@ async def test_killed_at_every_event_it_catches_up_to_the_same_model(
 
 @aio
 async def test_a_round_that_was_abandoned_stays_so_after_a_stop_before_it_was_forgotten(tmp_path: Path) -> None:
-    """What was done is written down when a trainer is stopped, and so it is not done again."""
+    """A trainer that is stopped writes down that it has done this, and so does not do it again."""
     async with joined(tmp_path, draw_up(TASK, min_clients=3), TASK) as scene:
         saboteur = Saboteur(lambda point: (point.what, point.key.kind) == ("forgotten", "catchup"))
         await scene.start(ME, await scene.kill(), saboteur=saboteur)
@@ -291,10 +273,7 @@ async def test_a_client_has_one_key_and_one_part_of_the_group_secret_for_ever(tm
         async with haunted(scene, at("after", "KeysArrived")):
             await scene.exchange()
             heard = await scene.hear(scene.parties[SECOND], GroupContribution)
-            group = scene.peers.agree()
-            for client in scene.by_hand:
-                await scene.hear(scene.parties[client], GroupConfirmed)
-                await scene.confirm(client, to=ME, confirmation=group.confirmation())
+            await scene.confirm_all()
             await scene.hear(scene.coordinator, RunReady)
         parts = {scene.peers.seals[SECOND].open_contribution(ME, envelope.payload) for envelope, _ in heard}
         assert parts == {scene.peers.parts[ME]}
@@ -328,8 +307,7 @@ async def test_training_that_was_cut_off_is_done_again_with_the_same_batches(tmp
         await scene.open_round(1)
         await asyncio.to_thread(task.half_way.wait)
         await scene.restart(let_go=gate.set)
-        await scene.play_good_round(1)
-        await scene.play_good_round(2)
+        await scene.play_good_rounds(1, 2)
     first, again, second = task.seeds
     assert first == again != second
     assert task.memories == [None, None, 2.0], "what the training that was cut off left is not gone on with"
@@ -351,8 +329,7 @@ async def test_training_that_the_process_died_in_twice_is_not_tried_again(tmp_pa
             task.gate = following
             await scene.kill(let_go=gate.set)
             await scene.start(ME, image)
-        await scene.play_good_round(1)
-        await scene.play_good_round(2)
+        await scene.play_good_rounds(1, 2)
         await scene.settle()
         notes = [json.loads(line) for line in scene.digests()]
         assert scene.failures == []
@@ -364,7 +341,7 @@ async def test_training_that_the_process_died_in_twice_is_not_tried_again(tmp_pa
 
 
 def count_copies(scene: Scene) -> dict[int, int]:
-    """How often each chunk has come to the first aggregator."""
+    """The number of times that each chunk has come to the first aggregator."""
     return {index: len(copies) for (_, _, index), copies in scene.sent_sets(scene.aggregators[0]).items()}
 
 
@@ -403,14 +380,14 @@ async def test_a_share_set_that_was_sent_in_part_is_sent_again_and_is_the_same(t
         assert scene.dead() == []
 
 
-@pytest.mark.parametrize(("when", "what", "times"), [("before", "SharesSent", 2), ("after", "SharesSent", 1)])
+@pytest.mark.parametrize(("when", "times"), [("before", 2), ("after", 1)])
 @aio
 async def test_a_share_set_is_sent_again_only_if_it_is_not_known_to_be_sent_and_nothing_is_trained_again(
-    tmp_path: Path, when: str, what: str, times: int
+    tmp_path: Path, when: str, times: int
 ) -> None:
     task = WatchedTask()
     async with joined(tmp_path, MANIFEST, task, demo_seed=None) as scene:
-        chosen = {(when, "Trained"), (when, what)}
+        chosen = {(when, "Trained"), (when, "SharesSent")}
         async with haunted(scene, lambda point: (point.when, point.what) in chosen) as saboteur:
             await scene.play_good_round(1)
         assert len(saboteur.points) == 2
@@ -420,18 +397,13 @@ async def test_a_share_set_is_sent_again_only_if_it_is_not_known_to_be_sent_and_
     assert task.memories == [None, 1.0]
 
 
-@pytest.mark.parametrize(
-    "chosen",
-    [at("after", "Decoded"), at("before", "Decoded"), at("before", "SharesSent"), at("after", "SharesSent")],
-    ids=["decoded", "not-known-to-be-decoded", "sent", "known-to-be-sent"],
-)
+@pytest.mark.parametrize("what", ["Decoded", "SharesSent"])
+@pytest.mark.parametrize("when", ["before", "after"])
 @aio
-async def test_between_two_phases_it_goes_on_from_the_same_sums(
-    tmp_path: Path, chosen: Callable[[Point], bool]
-) -> None:
+async def test_between_two_phases_it_goes_on_from_the_same_sums(tmp_path: Path, when: str, what: str) -> None:
     """The other real client is never killed: whatever it has in its transcripts, the first one has too."""
     async with joined(tmp_path, UNION, TASK, real=2) as scene:
-        async with haunted(scene, chosen):
+        async with haunted(scene, at(when, what)):
             await scene.play_good_round(1)
             check_sets(scene)
         for phase in ("union", "signs"):
@@ -452,23 +424,14 @@ def group_of(scene: Scene) -> GroupSecret:
 
 
 @pytest.mark.parametrize(
-    "chosen",
-    [
-        at("after", "Decoded"),
-        at("before", "Concluded"),
-        at("after", "Concluded"),
-        at("before", "forgotten"),
-        at("after", "forgotten"),
-    ],
-    ids=["not-advanced", "advanced", "told", "over", "forgotten"],
+    ("when", "what"),
+    [("after", "Decoded"), *((when, what) for what in ("Concluded", "forgotten") for when in ("before", "after"))],
 )
 @aio
-async def test_a_round_is_concluded_once_and_the_secret_goes_one_step(
-    tmp_path: Path, chosen: Callable[[Point], bool]
-) -> None:
+async def test_a_round_is_concluded_once_and_the_secret_steps_once(tmp_path: Path, when: str, what: str) -> None:
     async with scene_of(tmp_path, MANIFEST, TASK) as scene:
         group = await scene.join()
-        async with haunted(scene, lambda point: point.key.round == 1 and chosen(point)) as saboteur:
+        async with haunted(scene, lambda point: point.key.round == 1 and at(when, what)(point)) as saboteur:
             await scene.play_good_round(1)
             await scene.settle()
         assert len(saboteur.points) == 1
@@ -518,9 +481,7 @@ async def test_a_disk_that_is_full_is_waited_for(tmp_path: Path, monkeypatch: py
 
 
 @aio
-async def test_a_disk_that_is_full_for_long_costs_a_client_no_sum(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_disk_that_is_long_full_loses_no_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More attempts than all that are fetched at a time may be delivered."""
     left, real = [10 * DELIVERY_LIMIT], spool._write
 
@@ -616,12 +577,8 @@ async def test_secrets_are_in_the_state_alone_and_go_when_they_have_served(tmp_p
         found["second group"] = group_of(scene).to_bytes()[8:40]
         assert set() < files_with(folder, found["second group"]) <= state
 
-        await scene.tell(COMPLETED)
-        await scene.settle()
+        await scene.end()
         for name, secret in found.items():
             assert files_with(folder, secret) == set(), name
-        assert {path.name for path in scene.run_folder(ME).iterdir()} == {
-            "model.safetensors",
-            "model.sha256",
-            "rounds.jsonl",
-        }
+        left = {path.name for path in scene.run_folder(ME).iterdir()}
+        assert left == {"model.safetensors", "model.sha256", "rounds.jsonl"}

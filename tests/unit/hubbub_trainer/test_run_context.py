@@ -105,9 +105,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
 
 
-def test_a_changed_file_is_named_once_and_noted_beside_what_is_noted_of_the_last_round(
-    home: Home, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_changed_file_is_named_once_and_noted_by_round(home: Home, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         home.start()
     assert (warnings(caplog), home.notes()) == ([], [])

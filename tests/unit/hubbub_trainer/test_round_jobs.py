@@ -1,4 +1,4 @@
-"""What clients deal on the compact wire adds up, in however many chunks their vectors travel."""
+"""Jobs of a round: a set has one digest, and what is dealt on the compact wire adds up in any number of chunks."""
 
 from functools import partial
 from itertools import repeat
@@ -12,7 +12,7 @@ from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import DENSE, MIN_CHUNK_BYTES, Chunk, Vector, plan_chunks
 from hubbub.protocol.sharing import accumulate_chunk
 from hubbub.trust.seals import SealContext, Stage, share_stream
-from hubbub_trainer.round_jobs import Compact
+from hubbub_trainer.round_jobs import Compact, digest_content
 
 CLIENTS = [PartyId(f"client-{number}") for number in range(1, 4)]
 SEEDED = PartyId("aggregator-2")
@@ -31,7 +31,7 @@ def values_of(client: PartyId, vectors: tuple[Vector, ...]) -> list[Digits]:
 
 
 def combine(index: int, chunk: Chunk, vectors: tuple[Vector, ...]) -> bytes:
-    """What all clients' shares of a chunk add up to, masked."""
+    """The masked sum of all clients' shares of a chunk."""
 
     def expand(client: PartyId, vector: Vector) -> AesCtrStream:
         seed = COMPACT.seed_for(secret_of(client), SEEDED)
@@ -62,3 +62,19 @@ def test_vectors_that_are_cut_or_whole_or_empty_are_decoded_to_their_sums(
     assert [each.tolist() for each in sums] == [np.sum(each, axis=0).tolist() for each in everybody]
     assert possible
     assert {each.dtype for each in sums} == {np.dtype(np.uint8)}
+
+
+def test_the_digest_is_of_all_that_a_set_says() -> None:
+    vector, values = Vector("signs", 3, 11), np.array([1, 0, 10], dtype=np.uint8)
+    said = digest_content([vector], [values], 1, "7a" * 32)
+
+    assert digest_content([vector], [values.copy()], 1, "7a" * 32) == said
+    others = [
+        digest_content([vector], [np.array([1, 0, 9], dtype=np.uint8)], 1, "7a" * 32),
+        digest_content([vector], [values], 2, "7a" * 32),
+        digest_content([vector], [values], 1, "7b" * 32),
+        digest_content([Vector("union", 3, 11)], [values], 1, "7a" * 32),
+        digest_content([Vector("signs", 3, 13)], [values], 1, "7a" * 32),
+        digest_content([vector, vector], [values, values], 1, "7a" * 32),
+    ]
+    assert len({said, *others}) == len(others) + 1

@@ -14,13 +14,12 @@ import pytest
 from safetensors.numpy import load_file
 
 from hubbub.crypto.key_derivation import GroupSecret
-from hubbub.errors import Code, LocalError, RejectReason
+from hubbub.errors import Code, RejectReason
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.runs import GroupConfirmed, RunEnded, RunJoined, RunReady, RunRefused
-from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested, Voucher, count_chunks
-from hubbub.protocol.aggregate import NO_HISTORY
+from hubbub.messages.runs import RunEnded, RunReady, RunRefused
+from hubbub.messages.snapshots import SnapshotChunk, SnapshotRequested, count_chunks
 from hubbub.store.sqlite import SqliteStore
 from hubbub.strategies.base import Theta
 from hubbub.trust.succession import EndorsedModel, gather, read_endorsement
@@ -29,15 +28,8 @@ from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.phases import admission, participation
 from hubbub_trainer.phases.participation import Participation
 from hubbub_trainer.policy import Policy
-from hubbub_trainer.saved_model import (
-    SALT_BYTES,
-    KeptModel,
-    commit,
-    derive_salt,
-    read_kept_model,
-    recall_for_successor,
-)
-from hubbub_trainer.workspace import digest, model_hmac
+from hubbub_trainer.saved_model import SALT_BYTES, commit, derive_salt, read_kept_model, recall_for_successor
+from hubbub_trainer.workspace import digest
 from support.aio import aio
 from support.builders import client_names, make_cohort
 from support.parties import roster_of
@@ -51,10 +43,6 @@ NAMES = client_names(4)
 ME, SECOND, THIRD, FOURTH = NAMES
 SALT = bytes(range(SALT_BYTES))
 MODEL: Theta = np.linspace(-1, 1, TASK.count_parameters(), dtype=np.float32)
-KEPT = KeptModel(run="1" * 64, task="synthetic", seed=0, theta=MODEL)
-COMPLETED, FAILED, CANCELLED = (
-    RunEnded(outcome=outcome, reason="") for outcome in ("completed", "failed", "cancelled")
-)
 
 
 def draw_up(**changes: object) -> Manifest:
@@ -82,15 +70,11 @@ NEWCOMER = of_others(SECOND, THIRD)
 # Those who were not in it -------------------------------------------------------------------------------
 
 
-async def agree(scene: Scene, manifest: Manifest | None = None) -> GroupSecret:
+async def agree(scene: Scene, manifest: Manifest | None = None) -> None:
     """Everything up to the point where a newcomer asks for its model."""
     await scene.pledge(manifest)
     await scene.exchange()
-    group = scene.peers.agree()
-    for client in scene.by_hand:
-        await scene.hear(scene.parties[client], GroupConfirmed)
-        await scene.confirm(client, to=ME, confirmation=group.confirmation())
-    return group
+    await scene.confirm_all()
 
 
 async def await_request(scene: Scene, client: PartyId, *, times: int = 1) -> SnapshotRequested:
@@ -109,19 +93,22 @@ async def send_model(
     scene: Scene,
     client: PartyId,
     model: Theta = MODEL,
-    salts: Callable[[int], bytes] = lambda _: SALT,
-    *,
-    number: int = 0,
+    salt: Callable[[int], bytes] = lambda _: SALT,
     chunks: slice = slice(None),
 ) -> None:
-    for index, part in list(enumerate(snapshots.cut(scene.manifest, model, NO_HISTORY, number=number)))[chunks]:
-        sealed = scene.peers.seals[client].seal_snapshot(number, ME, index, salts(index) + part)
-        body = SnapshotChunk(index=index)
-        await scene.say(scene.parties[client], body, round_number=number, phase="", payload=sealed)
+    """The model that the run begins from, as it should be but for what a test says."""
+    await scene.send_snapshot(client, 0, model, salt=salt, chunks=chunks)
 
 
 def state_of(scene: Scene) -> object:
-    return scene.trainer.runner.machines[scene.trainer._find_key(scene.manifest.run_id)].state
+    machines, run = scene.trainer.runner.machines, scene.manifest.run_id
+    return machines[Key("run", run) if Key("run", run) in machines else Key("admission", run)].state
+
+
+def participation_of(scene: Scene) -> Participation:
+    data = scene.trainer.runner.machines[Key("run", scene.manifest.run_id)].data
+    assert isinstance(data, Participation)
+    return data
 
 
 def check_begin(scene: Scene, model: Theta = MODEL) -> None:
@@ -157,9 +144,9 @@ async def test_a_wrong_model_is_counted_and_somebody_else_is_asked(tmp_path: Pat
     wrong: tuple[Callable[[Scene, PartyId], Awaitable[None]], ...] = (
         partial(send_model, model=np.nextafter(MODEL, np.float32(9))),
         partial(send_model, model=np.where(MODEL == 0, np.float32(-0.0), MODEL)),
-        partial(send_model, salts=lambda _: SALT[::-1]),
-        partial(send_model, salts=lambda index: SALT if index else SALT[::-1]),
-        partial(send_model, salts=lambda _: bytes(SALT_BYTES)),
+        partial(send_model, salt=lambda _: SALT[::-1]),
+        partial(send_model, salt=lambda index: SALT if index else SALT[::-1]),
+        partial(send_model, salt=lambda _: bytes(SALT_BYTES)),
     )
     async with scene_of(tmp_path, NEWCOMER, TASK) as scene:
         await agree(scene)
@@ -183,12 +170,12 @@ async def test_what_is_no_snapshot_of_the_beginning_is_not_taken_for_one(
     async with scene_of(tmp_path, NEWCOMER, TASK) as scene:
         await agree(scene)
         await await_turn(scene, SECOND)
-        await send_model(scene, SECOND, salts=lambda _: b"", number=5)
+        await scene.send_snapshot(SECOND, 5, MODEL)
         await send_model(scene, THIRD, chunks=slice(1, None))
         await send_model(scene, FOURTH)
         await scene.settle()
         assert (state_of(scene), scene.dead()) == (admission.State.INHERITING, [])
-        await send_model(scene, SECOND, salts=lambda _: b"", chunks=slice(0, 1))  # Without room for the salt.
+        await scene.send_snapshot(SECOND, 0, MODEL, chunks=slice(0, 1))  # Without room for the salt.
         await scene.settle()
         assert scene.dead() == [RejectReason.WRONG_LENGTH.value]
         await send_model(scene, THIRD, chunks=slice(0, 1))
@@ -281,15 +268,13 @@ async def test_a_commitment_that_nobody_endorsed_is_refused_and_leaves_nothing_o
 async def complete(scene: Scene, manifest: Manifest | None = None) -> GroupSecret:
     """Play a whole run; the group secret as its clients still have it."""
     group = await scene.join(manifest)
-    for number in (1, 2):
-        await scene.play_good_round(number)
-    await scene.tell(COMPLETED)
-    await scene.settle()
+    await scene.play_good_rounds(1, 2)
+    await scene.end()
     return group
 
 
 def endorsed_by_all(scene: Scene, run: Manifest) -> list[EndorsedModel]:
-    """What the trainer left on its disk, and what the others, made by hand, say of the same model."""
+    """The trainer's endorsement on its disk, and those of the others, made by hand, of the same model."""
     mine = read_endorsement(scene.folders[ME] / "runs" / run.run_id / "endorsement.json")
     return [mine, *endorse_as(run, run.clients[1:], mine.commitment)]
 
@@ -324,23 +309,17 @@ async def test_the_salt_is_the_same_for_who_was_absent_or_caught_up(tmp_path: Pa
         await scene.open_round(2)  # The order of round 1, and all of that round, never came.
         await await_request(scene, SECOND)
         group.advance_to(2)
-        voucher = Voucher(round=2, released=2, model_hmac=model_hmac(group, digest(MODEL), NO_HISTORY))
-        for client in scene.by_hand:
-            body = ModelVouched(vouchers=(voucher,))
-            await scene.say(scene.parties[client], body, round_number=0, phase="")
-        await send_model(scene, SECOND, salts=lambda _: b"", number=2)
-        while scene.trainer._joined(Key("run", FIRST.run_id), Participation).over < 2:
+        await scene.hand_over(SECOND, 2, MODEL)
+        while participation_of(scene).over < 2:
             await scene.settle()
-        await scene.tell(COMPLETED)
-        await scene.settle()
+        await scene.end()
         salt, model = left_by(scene, FIRST)
         assert model.tobytes() == MODEL.tobytes()
         assert salt == derive_salt(group, 2)
 
 
-@pytest.mark.parametrize(
-    ("when", "what"), [("before", "Ended"), ("after", "Ended"), ("before", "forgotten"), ("after", "forgotten")]
-)
+@pytest.mark.parametrize("what", ["Ended", "forgotten"])
+@pytest.mark.parametrize("when", ["before", "after"])
 @aio
 async def test_killed_at_the_very_end_it_leaves_the_same_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, when: str, what: str
@@ -350,18 +329,15 @@ async def test_killed_at_the_very_end_it_leaves_the_same_and_no_more(
     That an entry is done is not synced, and is forgotten here.
     """
     run = FIRST.run_id
-    saboteur = Saboteur(
-        lambda point: (point.when, point.what, point.key) == (when, what, Key("run", run)),
-    )
+    saboteur = Saboteur(lambda point: (point.when, point.what, point.key) == (when, what, Key("run", run)))
     async with scene_of(tmp_path, FIRST, TASK) as scene:
         group = await scene.join()
-        for number in (1, 2):
-            await scene.play_good_round(number)
+        await scene.play_good_rounds(1, 2)
         await scene.settle()
         with monkeypatch.context() as patch:
             patch.setattr(SqliteStore, "mark_done", lambda *_: None)
             await scene.start(ME, await scene.kill(), saboteur=saboteur)
-            await scene.tell(COMPLETED)
+            await scene.tell(RunEnded(outcome="completed", reason=""))
             await saboteur.struck.wait()
             image = await scene.kill(let_go=saboteur.let_go)
         saboteur.retire()
@@ -375,14 +351,13 @@ async def test_killed_at_the_very_end_it_leaves_the_same_and_no_more(
     assert not [record for record in caplog.records if record.exc_info], "nothing went wrong on the way"
 
 
-@pytest.mark.parametrize("ended", [FAILED, CANCELLED, COMPLETED], ids=["failed", "cancelled", "completed early"])
+@pytest.mark.parametrize("outcome", ["failed", "cancelled", "completed"])
 @aio
-async def test_a_run_that_is_not_completed_leaves_nothing_to_go_on_from(tmp_path: Path, ended: RunEnded) -> None:
+async def test_a_run_that_is_not_completed_leaves_nothing_to_go_on_from(tmp_path: Path, outcome: str) -> None:
     """Nor one that a coordinator calls completed early: it could have clients sign models of different rounds."""
     async with scene_of(tmp_path, FIRST, TASK, joined=True) as scene:
         await scene.play_good_round(1)
-        await scene.tell(ended)
-        await scene.settle()
+        await scene.end(outcome)
         assert (scene.run_folder(ME) / "model.safetensors").exists()
         assert not (scene.run_folder(ME) / "endorsement.json").exists()
         assert not (scene.run_folder(ME) / "succession.json").exists()
@@ -397,11 +372,9 @@ async def test_an_heir_begins_with_its_own_copy_and_sends_it_to_who_asks(tmp_pat
         check_begin(scene, model)
         assert not scene.heard(scene.parties[SECOND], SnapshotRequested)
         await scene.restart()
-        of_another = SnapshotRequested(after=-1, giver=SECOND)
-        await scene.say(scene.parties[THIRD], of_another, round_number=0, phase="")
+        await scene.ask_for_model(THIRD, after=-1, giver=SECOND)
         for after in (-1, 0):
-            body = SnapshotRequested(after=after, giver=ME)
-            await scene.say(scene.parties[FOURTH], body, round_number=0, phase="")
+            await scene.ask_for_model(FOURTH, after=after)
         chunks = count_chunks(scene.manifest, 0)
         heard = await scene.hear(scene.parties[FOURTH], SnapshotChunk, each=chunks)
         await scene.settle()
@@ -414,35 +387,31 @@ async def test_an_heir_begins_with_its_own_copy_and_sends_it_to_who_asks(tmp_pat
         assert {part[:SALT_BYTES] for part in opened} == {salt}
         assert snapshots.check_initial(scene.manifest, opened).tobytes() == model.tobytes()
         await scene.play_good_round(1)
-        body = SnapshotRequested(after=-1, giver=ME)
-        await scene.say(scene.parties[THIRD], body, round_number=0, phase="")
+        await scene.ask_for_model(THIRD, after=-1)
         await scene.settle()
         assert not scene.heard(scene.parties[THIRD], SnapshotChunk), "it has gone on"
         assert scene.dead() == []
 
 
 @aio
-async def test_an_heir_that_is_asked_before_all_confirmations_have_reached_it_sends_its_copy_then(
-    tmp_path: Path,
-) -> None:
+async def test_an_heir_that_is_asked_before_all_have_confirmed_sends_its_copy_then(tmp_path: Path) -> None:
     async with scene_of(tmp_path, FIRST, TASK) as scene:
         await complete(scene)
         await scene.pledge(go_on(endorsed_by_all(scene, FIRST)))
         await scene.exchange()
-        body = SnapshotRequested(after=-1, giver=ME)
-        await scene.say(scene.parties[FOURTH], body, round_number=0, phase="")
+        await scene.ask_for_model(FOURTH, after=-1)
         await scene.settle()
         assert state_of(scene) is admission.State.AGREEING
         assert not scene.heard(scene.parties[FOURTH], SnapshotChunk)
         await scene.restart()
-        for client in scene.by_hand:
-            await scene.confirm(client, to=ME, confirmation=scene.peers.agree().confirmation())
+        await scene.confirm_all()
         chunks = count_chunks(scene.manifest, 0)
         heard = await scene.hear(scene.parties[FOURTH], SnapshotChunk, each=chunks)
         await scene.settle()
         assert {sent.index for _, sent in heard} == set(range(chunks))
-        data = scene.trainer._joined(Key("run", scene.manifest.run_id), Participation)
-        assert data.sent == {FOURTH: participation.SentSnapshots(count=1, number=0)}, "the next may follow"
+        assert participation_of(scene).sent == {FOURTH: participation.SentSnapshots(count=1, number=0)}, (
+            "the next may follow"
+        )
         await scene.play_good_round(1)
         assert scene.dead() == []
 
@@ -450,8 +419,7 @@ async def test_an_heir_that_is_asked_before_all_confirmations_have_reached_it_se
 @aio
 async def test_nobody_sends_a_beginning_that_anybody_can_rebuild(tmp_path: Path) -> None:
     async with scene_of(tmp_path, FIRST, TASK, joined=True) as scene:
-        body = SnapshotRequested(after=-1, giver=ME)
-        await scene.say(scene.parties[SECOND], body, round_number=0, phase="")
+        await scene.ask_for_model(SECOND, after=-1)
         await scene.settle()
         assert not scene.heard(scene.parties[SECOND], SnapshotChunk)
         assert state_of(scene) is participation.State.JOINED
@@ -467,9 +435,7 @@ def write(name: str, content: str) -> Callable[[Path], object]:
 
 
 @aio
-async def test_an_heir_whose_copy_is_not_the_endorsed_one_refuses(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_heir_with_another_copy_refuses(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     other = "the initial model here is not the one that the manifest commits to"
     unreadable = "does not hold the model that its run ended with any more"
     spoilt: tuple[tuple[Callable[[Path], object], str], ...] = (
@@ -499,36 +465,16 @@ async def test_an_heir_whose_copy_is_not_the_endorsed_one_refuses(
         assert why in caplog.text
 
 
-def test_who_has_both_files_reads_them_and_who_lacks_one_has_nothing(tmp_path: Path) -> None:
-    assert recall_for_successor(tmp_path) is None
-    (tmp_path / "model.safetensors").write_bytes(KEPT.write())
-    assert recall_for_successor(tmp_path) is None
-    write("succession.json", json.dumps({"salt": SALT.hex()}))(tmp_path)
-    left = recall_for_successor(tmp_path)
-    assert left is not None
-    assert (left[0], left[1].tobytes()) == (SALT, MODEL.tobytes())
-    write("succession.json", "{")(tmp_path)
-    with pytest.raises(LocalError, match=r"bring back succession\.json"):  # No outage to wait for.
-        recall_for_successor(tmp_path)
-    (tmp_path / "succession.json").unlink()
-    assert recall_for_successor(tmp_path) is None
-
-
 # All successors of a run begin from one model ---------------------------------------------------------------
 
 
-def one_run_per_model(manifest: Manifest, **limits: object) -> Policy:
-    """The default of a policy, in a demo."""
-    demo = Policy.for_demo(roster_of(manifest).digest)
-    return demo.model_copy(update={"max_runs_per_model": 1, **limits})
+ONE_RUN_PER_MODEL = Policy.for_demo(roster_of(FIRST).digest).model_copy(update={"max_runs_per_model": 1})
 
 
 @pytest.mark.parametrize("former", [(SECOND, THIRD), NAMES], ids=["newcomer", "heir"])
 @aio
-async def test_a_second_successor_is_refused_also_after_a_restart(
-    tmp_path: Path, former: tuple[PartyId, ...]
-) -> None:
-    async with scene_of(tmp_path, FIRST, TASK, policy=one_run_per_model(FIRST)) as scene:
+async def test_a_second_successor_is_refused_after_a_restart(tmp_path: Path, former: tuple[PartyId, ...]) -> None:
+    async with scene_of(tmp_path, FIRST, TASK, policy=ONE_RUN_PER_MODEL) as scene:
         if former == NAMES:
             await complete(scene)
             propose = partial(go_on, endorsed_by_all(scene, FIRST))
@@ -539,8 +485,7 @@ async def test_a_second_successor_is_refused_also_after_a_restart(
         assert await scene.refusal(propose(nonce="3" * 32)) is Code.POLICY_LEDGER
         await scene.propose(propose())  # The first one again, which it has joined.
         scene.manifest = propose()
-        await scene.tell(FAILED)
-        await scene.settle()
+        await scene.end("failed")
         # Nothing of the first one has left, so another may take its place.
         await scene.pledge(propose(nonce="4" * 32))
         # A run that goes on from another is another matter.
@@ -548,28 +493,9 @@ async def test_a_second_successor_is_refused_also_after_a_restart(
 
 
 @aio
-async def test_two_successors_proposed_at_once_are_not_both_joined(tmp_path: Path) -> None:
-    """The second comes while the task of the first is being loaded."""
-    async with scene_of(tmp_path, FIRST, TASK, policy=one_run_per_model(FIRST)) as scene:
-        both = [of_others(SECOND, THIRD, nonce=digit * 32) for digit in "34"]
-        for manifest in both:
-            await scene.propose(manifest)
-        heard = [await scene.coordinator.hear(kind, 1) for kind in (RunJoined, RunRefused)]
-        assert {envelope.run for answers in heard for envelope, _ in answers} == {each.run_id for each in both}
-
-
-@aio
-async def test_with_a_policy_that_allows_two_a_second_is_joined_and_a_third_is_not(tmp_path: Path) -> None:
-    async with scene_of(tmp_path, FIRST, TASK, policy=one_run_per_model(FIRST, max_runs_per_model=2)) as scene:
-        await scene.pledge(of_others(SECOND, THIRD))
-        await scene.pledge(of_others(SECOND, THIRD, nonce="3" * 32))
-        assert await scene.refusal(of_others(SECOND, THIRD, nonce="4" * 32)) is Code.POLICY_LEDGER
-
-
-@aio
 async def test_a_newcomer_to_a_model_that_it_began_from_before_is_never_ready(tmp_path: Path) -> None:
     """The model comes sealed from a peer, so it is known only then: as a model that other runs went on from."""
-    async with scene_of(tmp_path, FIRST, TASK, policy=one_run_per_model(FIRST)) as scene:
+    async with scene_of(tmp_path, FIRST, TASK, policy=ONE_RUN_PER_MODEL) as scene:
         await agree(scene, NEWCOMER)
         await await_turn(scene, SECOND)
         await send_model(scene, SECOND)

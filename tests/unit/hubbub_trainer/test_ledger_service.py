@@ -1,18 +1,16 @@
 """A running trainer and its ledger of models: which runs are refused, which count, which give their model up."""
 
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from hubbub.errors import Code
 from hubbub.messages.manifest import Manifest
-from hubbub.messages.runs import RunEnded, RunJoined, RunRefused
+from hubbub.messages.runs import RunJoined, RunRefused
 from hubbub.messages.shares import ShareChunk
-from hubbub.protocol.metrics import Metric
-from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
-from hubbub_trainer.learning.task import Theta
+from hubbub_trainer.learning.synthetic import SyntheticTask
+from hubbub_trainer.learning.task import Task, Theta
 from hubbub_trainer.ledger import Ledger
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.workspace import digest
@@ -20,34 +18,25 @@ from support.aio import aio
 from support.parties import roster_of
 from support.trainer_scene import Scene, scene_of
 from support.trainer_scene import draw_up as draw_up_for
+from support.wrapped_learner import WrappedTask
 
 TASK = SyntheticTask(203)
-FAILED = RunEnded(outcome="failed", reason="")
 
 
-@dataclass(frozen=True)
-class Pretrained:
+class Pretrained(WrappedTask):
     """A task whose model is the same whatever the seed is."""
 
-    inner: SyntheticTask = TASK
-    name: str = "pretrained"
-    metrics: tuple[Metric, ...] = TASK.metrics
-
-    def count_parameters(self) -> int:
-        return self.inner.count_parameters()
+    name = "pretrained"
 
     def initial_model(self, seed: int) -> Theta:
         del seed
         return self.inner.initial_model(0)
 
-    def learner(self, *, index: int, clients: int, seed: int) -> SyntheticLearner:
-        return self.inner.learner(index=index, clients=clients, seed=seed)
+
+PRETRAINED = Pretrained(TASK)
 
 
-PRETRAINED = Pretrained()
-
-
-def draw_up(number: int, *, task: SyntheticTask | Pretrained = TASK, seed: int = 7, **changes: object) -> Manifest:
+def draw_up(number: int, *, task: Task = TASK, seed: int = 7, **changes: object) -> Manifest:
     initial = digest(task.initial_model(seed))
     return draw_up_for(task, seed=seed, initial_model_sha256=initial, nonce=f"{number:032x}", **changes)
 
@@ -76,8 +65,7 @@ async def test_a_second_run_from_the_model_is_refused_also_after_the_first_has_e
         await send_shares(scene)
         assert await scene.refusal(SECOND) is Code.POLICY_LEDGER
         scene.manifest = FIRST
-        await scene.tell(FAILED)
-        await scene.settle()
+        await scene.end("failed")
         await scene.restart()
         with caplog.at_level(logging.WARNING):
             assert await scene.refusal(draw_up(3)) is Code.POLICY_LEDGER
@@ -93,8 +81,7 @@ async def test_a_run_that_ends_before_a_share_left_does_not_use_its_model_up(tmp
         await scene.restart()  # Its claim survives.
         assert await scene.refusal(SECOND) is Code.POLICY_LEDGER
         scene.manifest = FIRST
-        await scene.tell(FAILED)
-        await scene.settle()
+        await scene.end("failed")
         await scene.restart()
         await scene.pledge(draw_up(3))
 
@@ -109,9 +96,7 @@ async def test_two_runs_that_are_proposed_at_once_do_not_both_slip_through(tmp_p
 
 
 @aio
-async def test_the_run_counts_on_disk_before_its_first_share_leaves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_run_counts_before_its_first_share_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[bool] = []
     async with scene_of(tmp_path, FIRST, TASK, policy=policy()) as scene:
         post, ledger = scene.trainer.runner.post, tmp_path / FIRST.clients[0] / "ledger.sqlite"
@@ -153,8 +138,7 @@ async def test_void_rounds_of_a_model_add_up_over_the_runs_that_began_from_it(tm
     async with scene_of(tmp_path, first, TASK, policy=policy(max_runs_per_model=9)) as scene:
         await scene.join()
         await scene.play_void_round(1)
-        await scene.tell(FAILED)
-        await scene.settle()
+        await scene.end("failed")
         await scene.restart()
         await scene.join(second)
         await scene.play_void_round(1)

@@ -16,10 +16,8 @@ from hubbub.ids import PartyId, RunId
 from hubbub.machine.effects import Key
 from hubbub.messages.codec import decode
 from hubbub.messages.rounds import RoundApplied, RoundDropped
-from hubbub.messages.runs import RunEnded
 from hubbub.messages.shares import ShareChunk
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested, Voucher, count_chunks
-from hubbub.protocol.aggregate import NO_HISTORY
 from hubbub.protocol.layout import pack_chunk, plan_chunks
 from hubbub.protocol.packing import residue_type
 from hubbub.runtime.publisher import overlapping
@@ -33,29 +31,23 @@ from hubbub_trainer.phases import catchup
 from hubbub_trainer.phases import round as rounds
 from hubbub_trainer.run_context import RunContext
 from hubbub_trainer.saved_model import read_kept_model
-from hubbub_trainer.workspace import Workspace, digest, model_hmac
+from hubbub_trainer.workspace import digest, model_hmac
 from support.aio import aio, until
-from support.builders import make_sum_chunk, make_vectors
+from support.builders import TRANSCRIPT, make_claims, make_vectors
 from support.held_task import HeldTask, Silence
-from support.parties import identity_of, sign_sum
 from support.spooled import spooled_in
-from support.trainer_scene import Scene, Sealing, draw_up, scene_of
+from support.trainer_scene import Release, Scene, draw_up, scene_of
 from support.wrapping import WrappedTransport
 
 TASK = SyntheticTask(1_003)
 MANIFEST = draw_up(TASK, min_clients=3)
 ME, SECOND, THIRD = MANIFEST.clients
 MODEL, OTHER_MODEL = TASK.initial_model(8), TASK.initial_model(9)
-COMPLETED = RunEnded(outcome="completed", reason="done")
 joined = partial(scene_of, joined=True)
 
 
-def space_of(scene: Scene) -> Workspace:
-    return scene.trainer.context_of(scene.manifest.run_id).open()
-
-
 def find_states(scene: Scene, kind: str) -> dict[int, str]:
-    """Where its machines of a kind are, by round."""
+    """The states of its machines of a kind, by round."""
     return {key.round: live.state.value for key, live in scene.trainer.runner.machines.items() if key.kind == kind}
 
 
@@ -111,11 +103,11 @@ async def test_what_belonged_to_the_rounds_before_is_gone(tmp_path: Path) -> Non
     async with joined(tmp_path, MANIFEST, HeldTask(TASK, gate)) as scene:
         group = scene.peers.agree()
         await scene.play_good_round(1)
-        assert space_of(scene).accumulator.any()
+        assert scene.space_of().accumulator.any()
         await scene.open_round(4)
         await scene.hand_over(SECOND, 3, MODEL)
         await wait_for_state(scene, "round", {4: "training"})
-        space = space_of(scene)
+        space = scene.space_of()
         assert space.theta.tobytes() == MODEL.tobytes()
         assert (space.applied, space.memory, bool(space.accumulator.any())) == (3, None, False)
         group.advance_to(4)
@@ -126,8 +118,7 @@ async def test_what_belonged_to_the_rounds_before_is_gone(tmp_path: Path) -> Non
         assert not spooled(scene)
         await scene.restart(let_go=gate.lift_all)  # What was taken survives.
         await scene.play_good_round(4)
-        await scene.tell(COMPLETED)
-        await scene.settle()
+        await scene.end()
         assert len(scene.digests()) == 2
         assert digest(read_kept_model(scene.run_folder(ME)).theta) in scene.digests()[1]
 
@@ -148,31 +139,17 @@ async def test_another_model_is_refused_and_counted_and_the_next_peer_is_asked(
     async with joined(tmp_path, MANIFEST, TASK) as scene:
         await scene.open_round(3)
         await scene.hear(scene.parties[SECOND], SnapshotRequested)
-        before = space_of(scene).theta
+        before = scene.space_of().theta
         await scene.vouch(2, MODEL)
-        for index, part in enumerate(snapshots.cut(MANIFEST, model, NO_HISTORY, number=2)):
-            sealed = scene.peers.seals[SECOND].seal_snapshot(sealed_for, ME, index, part)
-            body = SnapshotChunk(index=index)
-            await scene.say(scene.parties[SECOND], body, round_number=2, phase="", payload=sealed)
+        await scene.send_snapshot(SECOND, 2, model, sealed_for=sealed_for)
         (_, (_, second)) = await scene.hear(scene.parties[THIRD], SnapshotRequested, each=2)
         assert second.giver == THIRD
         assert scene.count(reason) == 1
-        assert (space_of(scene).theta is before, space_of(scene).applied) == (True, 0)
+        assert (scene.space_of().theta is before, scene.space_of().applied) == (True, 0)
         assert not spooled(scene), "what was refused is gone"
         await scene.send_snapshot(THIRD, 2, MODEL)
         await scene.play_good_round(3)
         assert scene.failures == []
-
-
-@aio
-async def test_peers_that_are_silent_are_asked_again_in_turns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(catchup, "ASK_AGAIN_S", 0.05)
-    async with joined(tmp_path, MANIFEST, TASK) as scene:
-        await scene.open_round(3)
-        heard = await scene.hear(scene.parties[THIRD], SnapshotRequested, each=3)
-        assert [body.giver for _, body in heard][:3] == [SECOND, THIRD, SECOND]
 
 
 @aio
@@ -184,7 +161,7 @@ async def test_a_run_that_ends_while_we_ask_leaves_no_model_and_says_so(tmp_path
         assert (len(scene.digests()), scene.dead(), spooled(scene)) == (2, [], [])
         await scene.open_round(5)
         await scene.hear(scene.parties[SECOND], SnapshotRequested)
-        await scene.tell(COMPLETED)
+        await scene.end()
         await check_ended_without_a_model(scene)
         assert find_states(scene, "round") == find_states(scene, "catchup") == {}
 
@@ -237,22 +214,19 @@ async def test_who_was_told_something_else_says_nothing_of_the_round_and_takes_a
         await scene.hand_over(SECOND, 1, MODEL)
         await scene.open_round(2)
         await scene.sealed_shares(scene.aggregators[0], 2, "union")
-        assert (space_of(scene).applied, space_of(scene).theta.tobytes()) == (1, MODEL.tobytes())
+        assert (scene.space_of().applied, scene.space_of().theta.tobytes()) == (1, MODEL.tobytes())
 
 
 async def release_blindly(scene: Scene, members: tuple[PartyId, ...]) -> None:
     """Sums of round 1, which came to be without this client: zeros, over a transcript that it does not know."""
     vectors = make_vectors(scene.manifest)
     zeros = [np.zeros(vector.length, residue_type(vector.modulus)) for vector in vectors]
+    said = {"members": members, "vectors": make_claims(scene.manifest), "transcript": TRANSCRIPT}
     for aggregator in scene.aggregators:
-        identity = identity_of(scene.manifest, aggregator.name)
-        sealing = Sealing(scene.peers.seals[aggregator.name], scene.stage(1, "signs"), ME)
+        release = Release(scene, aggregator, ME)
         for index, chunk in enumerate(plan_chunks(vectors, scene.manifest.chunk_bytes)):
             packed = pack_chunk(chunk, vectors, [zeros[each.vector][each.elements] for each in chunk])
-            body = make_sum_chunk(scene.manifest, index=index)
-            changes = {"members": members, "wrapped_key": sealing.wrapped_key}
-            signed = sign_sum(identity, scene.manifest.run_id, body.model_copy(update=changes))
-            await scene.say(aggregator, signed, payload=sealing.encrypt(index, packed))
+            await release.send(index, packed, said)
 
 
 @aio
@@ -272,7 +246,7 @@ async def test_who_was_told_something_else_in_a_run_that_has_ended_leaves_withou
     async with joined(tmp_path, UNION, TASK) as scene:
         await scene.open_round(1)
         await scene.sealed_shares(scene.aggregators[0], 1, "union")
-        await scene.tell(RunEnded(outcome="completed", reason="done", last_round=1))
+        await scene.end(last_round=1)
         await release_by(scene, OTHER_TRANSCRIPT, MANIFEST.clients)
         await wait_for_state(scene, "run", {})
         await check_ended_without_a_model(scene)
@@ -297,9 +271,7 @@ async def test_training_for_a_round_that_was_overtaken_ends_quietly(tmp_path: Pa
 
 
 @aio
-async def test_training_that_waits_for_its_turn_is_not_begun_for_a_round_that_was_overtaken(
-    tmp_path: Path,
-) -> None:
+async def test_training_that_waits_for_its_turn_is_not_begun_for_an_overtaken_round(tmp_path: Path) -> None:
     """Other runs of this trainer may have the only slot."""
     slots = asyncio.Semaphore(1)
     async with joined(tmp_path, MANIFEST, TASK, slots=slots) as scene:
@@ -314,9 +286,7 @@ async def test_training_that_waits_for_its_turn_is_not_begun_for_a_round_that_wa
 
 
 @aio
-async def test_sums_that_come_while_a_peers_model_is_taken_break_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_sums_beside_a_peers_model_break_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The round wants to conclude when its keys are gone, before it is known that the model is another."""
     taking, concluding, concluded = threading.Event(), threading.Event(), threading.Event()
     read, take = snapshots.read, snapshots.take_snapshot
@@ -338,7 +308,7 @@ async def test_sums_that_come_while_a_peers_model_is_taken_break_nothing(
     monkeypatch.setattr(snapshots, "read", read_slowly)
     monkeypatch.setattr(snapshots, "take_snapshot", take_slowly)
     async with joined(tmp_path, MANIFEST, TASK) as scene:
-        scene.trainer.runner._observer = watch
+        scene.observer = watch
         try:
             for number in (1, 2, 3):
                 await scene.open_round(number)
@@ -355,7 +325,7 @@ async def test_sums_that_come_while_a_peers_model_is_taken_break_nothing(
             concluded.set()
         await scene.play_good_round(3)
         assert (scene.failures, scene.dead()) == ([], [])
-        assert (len(scene.digests()), space_of(scene).applied) == (1, 3)
+        assert (len(scene.digests()), scene.space_of().applied) == (1, 3)
 
 
 class SlowShares(WrappedTransport):
@@ -405,11 +375,6 @@ async def test_nothing_more_is_sent_of_a_round_that_was_overtaken(tmp_path: Path
 # Giving -------------------------------------------------------------------------------------------------
 
 
-async def request(scene: Scene, *, after: int = 0, giver: PartyId = ME) -> None:
-    body = SnapshotRequested(after=after, giver=giver)
-    await scene.say(scene.parties[THIRD], body, round_number=1, phase="")
-
-
 def check_given(scene: Scene, number: int) -> None:
     """The third client was sent our model and history, as they are."""
     chunks = {
@@ -420,8 +385,8 @@ def check_given(scene: Scene, number: int) -> None:
         if isinstance(envelope.body, SnapshotChunk) and envelope.round == number
     }
     theta, history = snapshots.join(MANIFEST, [chunks[index] for index in sorted(chunks)], number=number)
-    assert theta.tobytes() == space_of(scene).theta.tobytes()
-    assert history == space_of(scene).history
+    assert theta.tobytes() == scene.space_of().theta.tobytes()
+    assert history == scene.space_of().history
     assert history, "the rounds of the scene move the model"
 
 
@@ -431,11 +396,11 @@ async def test_a_peer_that_asks_is_told_and_given_the_model_of_the_last_round(tm
         third = scene.parties[THIRD]
         await scene.play_good_round(1)
         await scene.play_void_round(2)
-        await request(scene, giver=SECOND)
+        await scene.ask_for_model(THIRD, after=0, giver=SECOND)
         ((_, said),) = await scene.hear(third, ModelVouched)
         await scene.settle()
         assert not scene.heard(third, SnapshotChunk), "who is not asked for its model vouches and sends none"
-        group, space = scene.peers.agree(), space_of(scene)
+        group, space = scene.peers.agree(), scene.space_of()
         for voucher, number in zip(said.vouchers, (1, 2), strict=True):
             group.advance_to(number)
             # Also after a void round, whose model is the one before.
@@ -443,29 +408,8 @@ async def test_a_peer_that_asks_is_told_and_given_the_model_of_the_last_round(tm
             assert voucher == Voucher(round=number, released=1, model_hmac=found)
         assert not scene.heard(scene.parties[SECOND], ModelVouched)
         await scene.restart()
-        await request(scene)
+        await scene.ask_for_model(THIRD, after=0)
         await scene.hear(third, SnapshotChunk, each=count_chunks(MANIFEST, 2))
-        check_given(scene, 2)
-
-
-@aio
-async def test_a_model_that_has_moved_on_is_not_sent_under_the_old_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is in place before the round is over; who asks in between is answered later."""
-    async with joined(tmp_path, MANIFEST, TASK) as scene:
-        await scene.play_good_round(1)
-        await scene.settle()
-        monkeypatch.setattr(space_of(scene), "applied", 2)
-        await request(scene)
-        await scene.hear(scene.parties[THIRD], ModelVouched)
-        await scene.settle()
-        assert not scene.heard(scene.parties[THIRD], SnapshotChunk)
-        monkeypatch.undo()
-        await scene.play_good_round(2)
-        await request(scene, after=1)
-        await scene.hear(scene.parties[THIRD], SnapshotChunk, each=count_chunks(MANIFEST, 2))
-        await scene.hear(scene.coordinator, RoundApplied, number=2)
         check_given(scene, 2)
 
 
