@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hubbub_cli.main import main
+from support.patience import HANG_S
 
 CODE = "from hubbub_cli.main import main; main()"
 
@@ -28,6 +31,23 @@ class Ended:
     def joined(self) -> str:
         """All it said as one line: where the terminal breaks does not matter."""
         return " ".join(self.out.split())
+
+    @property
+    def json(self) -> Any:
+        """The document that it printed; what is in it, the assertions say."""
+        return json.loads(self.out)
+
+    def check_done(self) -> str:
+        """All went well; gives what was said."""
+        assert self.code == 0, self
+        return self.out
+
+    def check_refused(self, complaint: str) -> None:
+        """What was asked for cannot be: told in one line, and nothing else was said."""
+        assert (self.code, self.out) == (2, ""), self
+        assert complaint in self.err
+        assert self.err.count("\n") == 1
+        assert "Traceback" not in self.err
 
 
 Hubbub = Callable[..., Ended]
@@ -57,3 +77,10 @@ def start_hubbub(*arguments: str | Path, **environment: str) -> subprocess.Popen
         text=True,
         env={**os.environ, **environment},
     )
+
+
+def run_hubbub(*arguments: str | Path) -> Ended:
+    """Run the command as a process: some set up logging and the event loop for the whole process."""
+    with start_hubbub(*arguments) as process:
+        out, err = process.communicate(timeout=HANG_S)
+    return Ended(process.returncode, out, err)

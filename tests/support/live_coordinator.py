@@ -70,6 +70,10 @@ class LiveCoordinator:
     def token_file(self, right: str = "change") -> Path:
         return self.folder / f"{right}.token"
 
+    def options(self, right: str = "change") -> tuple[str | Path, ...]:
+        """Where it is and a token for it, as options of the command."""
+        return "--url", self.url, "--token-file", self.token_file(right)
+
     def manifest_file(self, manifest: Manifest) -> Path:
         path = self.folder / f"{manifest.run_id[:12]}.json"
         path.write_text(manifest.model_dump_json(), encoding="utf-8")

@@ -16,7 +16,7 @@ from hubbub.strategies.registry import STRATEGIES
 from hubbub_cli.main import app
 from support.builders import make_manifest
 from support.command_line import Hubbub
-from support.live_coordinator import LiveCoordinator, live_coordinator, make_run
+from support.live_coordinator import LiveCoordinator, make_run
 from support.parties import roster_of
 from support.party_files import PartyFiles, write_party_files, write_policy
 from support.patience import HANG_S
@@ -129,12 +129,11 @@ def files(tmp_path: Path) -> PartyFiles:
 
 
 def test_keys_as_json_are_public(hubbub: Hubbub, tmp_path: Path) -> None:
-    new = hubbub(
-        "keys", "new", "--role", "client", "--name", "c", "--organisation", "o", "--out", tmp_path, "--json"
-    )
-    shown = hubbub("keys", "show", json.loads(new.out)["private"], "--json")
+    whose = ("--role", "client", "--name", "c", "--organisation", "o")
+    new = hubbub("keys", "new", *whose, "--out", tmp_path, "--json")
+    shown = hubbub("keys", "show", new.json["private"], "--json")
 
-    made, seen = json.loads(new.out), json.loads(shown.out)
+    made, seen = new.json, shown.json
     assert made == {**seen, "private": made["private"], "public": made["public"]}
     assert seen.keys() == {"name", "role", "organisation", "public_key"}
     private = json.loads(Path(made["private"]).read_text("utf-8"))
@@ -142,8 +141,8 @@ def test_keys_as_json_are_public(hubbub: Hubbub, tmp_path: Path) -> None:
 
 
 def test_a_roster_as_json(files: PartyFiles, hubbub: Hubbub) -> None:
-    shown = json.loads(hubbub("roster", "show", files.roster, "--json").out)
-    verified = json.loads(hubbub("roster", "verify", files.roster, "--sha256", shown["sha256"], "--json").out)
+    shown = hubbub("roster", "show", files.roster, "--json").json
+    verified = hubbub("roster", "verify", files.roster, "--sha256", shown["sha256"], "--json").json
 
     assert shown["sha256"] == files.parties.roster.digest
     assert [party["name"] for party in shown["parties"]] == ["ada", "anna", "bert"]
@@ -167,7 +166,7 @@ def test_a_policys_verdict_as_json(
 
     ended = hubbub("policy", "check", tmp_path / "run.json", *names, "--json")
 
-    answer = json.loads(ended.out)
+    answer = ended.json
     assert (answer["joins"], answer["approved"], ended.code) == (joins, approved, 0 if joins else 1)
     assert answer["run"] == manifest.run_id
     assert bool(answer["objections"]) is (approved and not joins)
@@ -198,12 +197,6 @@ def test_strategies_states_and_commands_complete(complete: Complete) -> None:
     assert complete("hubbub demo --strategy ") == list(STRATEGIES)
     assert complete("hubbub run list --state c") == ["completed", "cancelled"]
     assert complete("hubbub dead") == ["dead-letters"]
-
-
-@pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCoordinator]:
-    with live_coordinator(tmp_path_factory.mktemp("live")) as live:
-        yield live
 
 
 def test_runs_complete_where_the_coordinator_can_be_asked(live: LiveCoordinator, complete: Complete) -> None:

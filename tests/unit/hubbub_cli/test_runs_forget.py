@@ -66,9 +66,8 @@ def test_a_run_is_forgotten_and_what_must_be_kept_for_ever_stays(hubbub: Hubbub,
 def test_what_cannot_be_forgotten_is_said_in_one_line(hubbub: Hubbub, tmp_path: Path) -> None:
     leave_open(tmp_path)
 
-    unknown = hubbub("run", "forget", "5678", "--folder", tmp_path)
-    elsewhere = hubbub("run", "forget", RUN, "--folder", tmp_path / "elsewhere")
-
-    assert (unknown.code, elsewhere.code) == (2, 2)
-    assert "no runs that were joined here begin with '5678'" in unknown.err
-    assert "is not the folder of an aggregator or a trainer" in elsewhere.err
+    for run, folder, complaint in (
+        ("5678", tmp_path, "no runs that were joined here begin with '5678'"),
+        (RUN, tmp_path / "elsewhere", "is not the folder of an aggregator or a trainer"),
+    ):
+        hubbub("run", "forget", run, "--folder", folder).check_refused(complaint)
