@@ -7,9 +7,10 @@ from typing import Any, Generic, TypeVar
 from hubbub.ids import PartyId, SetId
 from hubbub.machine.effects import Key
 from hubbub.machine.table import Kind, step
-from hubbub.messages.manifest import Manifest
+from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.messages.rounds import RoundApplied
 from hubbub.messages.shares import Receipt, SignedReceipt, Traffic, VectorClaim
+from hubbub.protocol.metrics import CLASSIFICATION, regression
 from hubbub.runtime.runner import Transition
 from hubbub_coordinator.events import Began, ReceiptArrived, SumReleased, UpdateApplied
 from hubbub_coordinator.phases import round as rounds
@@ -17,6 +18,15 @@ from hubbub_coordinator.phases.round import CoordinatorRound
 from support.builders import MODEL_HMAC, TRANSCRIPT
 
 T = TypeVar("T")
+
+CLASSIFIED = tuple(map(MetricClaim.of, CLASSIFICATION))
+REGRESSED = tuple(map(MetricClaim.of, regression(0.0, 10.0)))
+"""Metrics of a run, as its manifest has them."""
+
+
+def make_round(manifest: Manifest, number: int = 1, **fields: Any) -> CoordinatorRound:
+    """A round of the manifest's run; before anything has happened in it, but for the fields that are given."""
+    return CoordinatorRound(run=Key("run", manifest.run_id), number=number, manifest=manifest, **fields)
 
 
 class Play(Generic[T]):
@@ -44,7 +54,7 @@ class RoundPlay(Play[T]):
         self, manifest: Manifest, tell: Callable[[Transition], T], number: int = 1, **fields: Any
     ) -> None:
         self.manifest = manifest
-        data = CoordinatorRound(run=Key("run", manifest.run_id), number=number, manifest=manifest, **fields)
+        data = make_round(manifest, number, **fields)
         super().__init__(rounds.KIND, Key("round", manifest.run_id, number), data, tell)
 
     def begin(self) -> T:

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hubbub.messages.manifest import MetricClaim
-from hubbub.protocol.metrics import format_value, regression
+from hubbub.protocol.metrics import format_value
 from hubbub.rest import FINAL_STATES, EventView, RunView, RunWithParties
 from hubbub_cli.client import NoCoordinator, read
 from hubbub_cli.formatting import show_metric
@@ -22,6 +21,7 @@ from hubbub_coordinator.api.views import view_run
 from hubbub_coordinator.phases import run as runs
 from support.builders import make_manifest
 from support.command_line import Hubbub
+from support.coordinator_play import REGRESSED
 from support.live_coordinator import LiveCoordinator, live_coordinator, make_run
 
 FIRST, SECOND = make_run(1), make_run(2)
@@ -96,7 +96,7 @@ def test_a_run_is_shown_with_its_parties_and_rounds(finished: LiveCoordinator, h
     assert {each["name"] for each in answer["participants"]} == {*FIRST.clients, *FIRST.aggregators}
 
 
-HOUSES = make_manifest(rounds=5, target=2.5, metrics=(MetricClaim.of(regression(0.0, 10.0)[1]),))
+HOUSES = make_manifest(rounds=5, target=2.5, metrics=REGRESSED[1:])
 RUNNING = runs.CoordinatorRun(manifest=HOUSES, round=2, released=1, metrics={"mse": 4.0, "r2": 0.123456})
 ANSWER = view_run(HOUSES.run_id, runs.State.RUNNING, RUNNING, None).model_dump(mode="json")
 

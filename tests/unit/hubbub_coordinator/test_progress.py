@@ -6,25 +6,19 @@ import pytest
 
 from hubbub.errors import Code
 from hubbub.ids import PartyId
-from hubbub.machine.effects import Key
-from hubbub.messages.manifest import Manifest, MetricClaim
+from hubbub.messages.manifest import Manifest
 from hubbub.messages.shares import SignedReceipt
-from hubbub.protocol.metrics import CLASSIFICATION
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord, State
 from hubbub_coordinator.progress import NOBODY, PartyState, Waiting, find_awaited, find_combiner, find_place
 from hubbub_coordinator.reasons import tell_failure
 from support.builders import make_manifest, make_receipt, make_run_key
+from support.coordinator_play import CLASSIFIED, make_round
 from support.coordinator_scene import REPORT
 
-MANIFEST = make_manifest(clients=3, servers=2, min_clients=2, strategy="sec-union", phase_timeout_s=100.0)
-SCORED = make_manifest(
-    clients=3,
-    servers=2,
-    min_clients=2,
-    strategy="sec-union",
-    metrics=tuple(map(MetricClaim.of, CLASSIFICATION)),
-    phase_timeout_s=100.0,
+MANIFEST, SCORED = (
+    make_manifest(min_clients=2, strategy="sec-union", phase_timeout_s=100.0, metrics=metrics)
+    for metrics in ((), CLASSIFIED)
 )
 ONE, TWO, THREE = MANIFEST.clients
 NORTH, SOUTH = MANIFEST.aggregators
@@ -44,14 +38,7 @@ DELIVERED = PhaseRecord(opened_at_s=10.0, receipts={ONE: signed(ONE, NORTH, SOUT
 
 
 def round_with(record: PhaseRecord, *members: PartyId, phase: int = 0) -> CoordinatorRound:
-    return CoordinatorRound(
-        run=Key("run", MANIFEST.run_id),
-        number=1,
-        manifest=MANIFEST,
-        phase=phase,
-        records=(*(ENDED for _ in range(phase)), record),
-        members=frozenset(members),
-    )
+    return make_round(MANIFEST, phase=phase, records=(*[ENDED] * phase, record), members=frozenset(members))
 
 
 SCORING = replace(
@@ -164,7 +151,7 @@ def test_whose_word_ended_the_run_has_failed_and_says_why() -> None:
 
 def awaited_to_release(manifest: Manifest, *ended: PartyId) -> tuple[PartyId, ...]:
     record = PhaseRecord(opened_at_s=10.0, closed_at_s=12.0, ended=frozenset(ended))
-    data = CoordinatorRound(run=Key("run", manifest.run_id), number=1, manifest=manifest, records=(record,))
+    data = make_round(manifest, records=(record,))
     run = runs.CoordinatorRun(manifest=manifest, round=1)
     waiting = find_awaited(runs.State.RUNNING, run, (State.RELEASING, data))
     assert (waiting.what, waiting.since_s) == ("to release signs", 12.0)
@@ -176,8 +163,7 @@ def test_who_has_not_released_is_waited_for_and_a_combiner_only_when_all_others_
     first, *rest = paper.aggregators
     assert awaited_to_release(paper, first) == tuple(rest)
 
-    data = CoordinatorRound(run=Key("run", compact.run_id), number=1, manifest=compact)
-    combiner = find_combiner(data, "signs")
+    combiner = find_combiner(make_round(compact), "signs")
     assert combiner is not None
     others = tuple(name for name in compact.aggregators if name != combiner)
     assert awaited_to_release(compact) == others

@@ -40,6 +40,7 @@ from hubbub_coordinator.events import (
 )
 from hubbub_coordinator.phases.round import KIND, TRANSITIONS, CoordinatorRound, State
 from support.builders import MODEL_HMAC, TRANSCRIPT, make_manifest
+from support.coordinator_play import make_round
 from support.machine_play import MachinePlay
 from support.two_phases import NAME, TwoPhases
 
@@ -69,8 +70,7 @@ class Play(MachinePlay[State, CoordinatorRound]):
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
         self.run = Key("run", manifest.run_id)
-        data = CoordinatorRound(run=self.run, number=1, manifest=manifest, is_scored=manifest.is_scored)
-        super().__init__(KIND, data, manifest.coordinator)
+        super().__init__(KIND, make_round(manifest, is_scored=manifest.is_scored), manifest.coordinator)
         self.feed(Began(at_s=1.0))
 
     def receive(
@@ -171,8 +171,7 @@ class Play(MachinePlay[State, CoordinatorRound]):
 
 
 REPORT = RoundApplied(
-    model_hmac=MODEL_HMAC,
-    traffic=(Traffic(counts_as="signs", direction="up", payload_bits=30),),
+    model_hmac=MODEL_HMAC, traffic=(Traffic(counts_as="signs", direction="up", payload_bits=30),)
 )
 
 
@@ -190,7 +189,7 @@ def two_phases(monkeypatch: pytest.MonkeyPatch) -> Play:
 def test_a_round_begins_with_a_deadline_and_an_order_that_names_the_last_round_of_each_client() -> None:
     manifest = make_manifest(phase_timeout_s=60.0)
     first, *others = manifest.clients
-    data = CoordinatorRound(run=Key("run", manifest.run_id), number=8, manifest=manifest, attended={first: 7})
+    data = make_round(manifest, 8, attended={first: 7})
     assert KIND.resume(State.COLLECTING, data) == (), "it has not begun"
     timer, *orders = step(TRANSITIONS, State.COLLECTING, data, Began(at_s=1.0)).effects
     assert timer == SetTimer("deadline", 61.0, DeadlinePassed)
@@ -479,7 +478,7 @@ def test_an_application_before_any_order_is_refused(play: Play) -> None:
 def test_a_failure_of_our_own_ends_the_run(play: Play, *, begun: bool) -> None:
     """Also before the round could begin, when there is no record of any phase."""
     if not begun:
-        play.data = CoordinatorRound(run=play.run, number=1, manifest=play.manifest)
+        play.data = make_round(play.manifest)
     play.feed(Failed("Began: the broker is away"))
     play.expect_contradiction("the broker is away")
 

@@ -8,8 +8,6 @@ from rich.console import Console
 
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
-from hubbub.messages.manifest import MetricClaim
-from hubbub.protocol.metrics import regression
 from hubbub.rest import CostView
 from hubbub.runtime.runner import Transition
 from hubbub_cli.formatting import show_bytes
@@ -21,6 +19,7 @@ from hubbub_local.demo_screen import Board, Durations, show
 from hubbub_local.report import draw_report, write_report
 from support.aio import aio
 from support.builders import make_manifest, make_receipt
+from support.coordinator_play import REGRESSED, make_round
 from support.parties import sign_receipts
 
 MANIFEST = make_manifest(clients=3, local_steps=10)
@@ -68,7 +67,7 @@ def finished(number: int, **metrics: float) -> Account:
     )
 
 
-REGRESSION = make_manifest(clients=3, metrics=tuple(map(MetricClaim.of, regression(0.0, 10.0))))
+REGRESSION = make_manifest(clients=3, metrics=REGRESSED)
 SERVERS = REGRESSION.aggregators
 TIMES = {number: Durations(training_s=1.0, evaluation_s=0.5, protocol_s=1.5) for number in (1, 2)}
 
@@ -131,13 +130,8 @@ def test_a_receipt_of_the_next_phase_is_not_told_as_one_of_this() -> None:
     """Clients go on to their scores before the last of them says that it has applied the round."""
     board = Board(REGRESSION, [])
     early = sign_receipts(REGRESSION, [make_receipt(REGRESSION)], phase="scores")[0]
-    data = rounds.CoordinatorRound(
-        run=Key("run", REGRESSION.run_id),
-        number=1,
-        manifest=REGRESSION,
-        is_scored=True,
-        records=(PhaseRecord(opened_at_s=1.0, receipts={REGRESSION.clients[0]: dict.fromkeys(SERVERS, early)}),),
-    )
+    record = PhaseRecord(opened_at_s=1.0, receipts={REGRESSION.clients[0]: dict.fromkeys(SERVERS, early)})
+    data = make_round(REGRESSION, is_scored=True, records=(record,))
     key = Key("round", REGRESSION.run_id, 1)
 
     for phase in ("scores", "signs"):
