@@ -6,14 +6,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 
-from hubbub_cli.main import main
+from hubbub_cli.main import app, main
 from support.patience import HANG_S
 
 CODE = "from hubbub_cli.main import main; main()"
@@ -51,6 +52,21 @@ class Ended:
 
 
 Hubbub = Callable[..., Ended]
+
+
+def list_below(command: object) -> dict[str, object]:
+    """The subcommands of a group; a command that does something has none."""
+    return getattr(command, "commands", {})
+
+
+def walk(name: str, command: object) -> Iterator[tuple[str, object]]:
+    yield name, command
+    for word, each in list_below(command).items():
+        yield from walk(f"{name} {word}".strip(), each)
+
+
+COMMANDS = dict(walk("", typer.main.get_command(app)))
+"""Every command and group, as it is written after `hubbub`."""
 
 
 def make_hubbub(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Hubbub:

@@ -15,11 +15,8 @@ from hubbub import __version__
 from hubbub.messages.manifest import read_manifest
 from hubbub.runtime.health import Vitals, create_app
 from hubbub.runtime.settings import ServiceSettings
-from hubbub_aggregator.settings import AggregatorSettings
 from hubbub_cli.federation_folder import PUBLIC, SETTINGS_FILE, list_files, name_parties
-from hubbub_coordinator.__main__ import CoordinatorSettings
 from hubbub_coordinator.api.access import OPEN_PATHS
-from hubbub_trainer.__main__ import TrainerSettings
 from support.command_line import make_hubbub
 from support.compose_file import (
     COMPOSE_FILE,
@@ -32,14 +29,10 @@ from support.compose_file import (
     read_services,
 )
 from support.dockerfile import DOCKERFILE, read_targets
+from support.service_settings import SETTINGS
 
 ALL = read_services(profiles=("metrics", "cluster"))
 FILES = list_files(name_parties(clients=5, aggregators=2))
-SETTINGS: dict[str, type[ServiceSettings]] = {
-    "coordinator": CoordinatorSettings,
-    "aggregator": AggregatorSettings,
-    "trainer": TrainerSettings,
-}
 ONE_SHOT = ("init", "operator")
 PARTIES = [service for service in ALL.values() if service.target and service.name not in ONE_SHOT]
 OTHER_VARIABLES = {"HUBBUB_URL", "HUBBUB_TOKEN_FILE", "HUBBUB_CACHE"}

@@ -16,24 +16,17 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]  # It ships no types.
 
-from hubbub.runtime.settings import ServiceSettings
 from hubbub.trust.roster import Roster
 from hubbub_aggregator.settings import AggregatorSettings
-from hubbub_coordinator.__main__ import CoordinatorSettings
-from hubbub_trainer.__main__ import TrainerSettings
 from support.command_line import make_hubbub
 from support.patience import HANG_S
+from support.service_settings import SETTINGS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "deploying.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 ALERTS = yaml.safe_load((ROOT / "k8s" / "grafana" / "alerts.yml").read_text(encoding="utf-8"))
 RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
-SETTINGS: dict[str, type[ServiceSettings]] = {
-    "trainer": TrainerSettings,
-    "aggregator": AggregatorSettings,
-    "coordinator": CoordinatorSettings,
-}
 SPOKEN_DIGEST = re.compile(r"\b[0-9a-f]{4}(?: [0-9a-f]{4}){15}\b")
 NUMBER = re.compile(r"\d+\.?\d* (?:KB|MB|s|ms)\b")
 

@@ -6,30 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from pydantic_settings import BaseSettings
 
-from hubbub_aggregator.settings import AggregatorSettings
-from hubbub_coordinator.__main__ import CoordinatorSettings
-from hubbub_trainer.__main__ import TrainerSettings
-from support.dockerfile import DOCKERFILE, _read_instructions
+from support.dockerfile import read_stages
+from support.service_settings import SETTINGS
 
 ROOT = Path(__file__).parents[2]
-SETTINGS: dict[str, type[BaseSettings]] = {
-    "coordinator": CoordinatorSettings,
-    "aggregator": AggregatorSettings,
-    "trainer": TrainerSettings,
-}
-
-
-def read_stages() -> dict[str, list[tuple[str, str]]]:
-    """The instructions of the Dockerfile's stages, each with what follows it."""
-    stages: dict[str, list[tuple[str, str]]] = {}
-    name = ""
-    for word, rest in _read_instructions(DOCKERFILE.read_text(encoding="utf-8")):
-        if word == "FROM":
-            name = rest.split()[-1]
-        stages.setdefault(name, []).append((word, rest))
-    return stages
 
 
 STAGES = read_stages()

@@ -5,33 +5,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-import typer.main
 
 from hubbub.ids import PartyId, Role
 from hubbub.strategies.registry import STRATEGIES
-from hubbub_cli.main import app
 from support.builders import make_manifest
-from support.command_line import Hubbub
+from support.command_line import COMMANDS, Hubbub, list_below
 from support.live_coordinator import LiveCoordinator, make_run
 from support.parties import roster_of
 from support.party_files import PartyFiles, write_party_files, write_policy
 from support.patience import HANG_S
 
 HEAVY = ("numpy", "torch", "pydantic", "httpx", "fastapi", "uvicorn", "aio_pika", "asyncio", "prometheus_client")
-
-
-def walk(name: str, command: object) -> Iterator[tuple[str, object]]:
-    below: dict[str, object] = getattr(command, "commands", {})
-    yield name, command
-    for word, each in below.items():
-        yield from walk(f"{name} {word}".strip(), each)
-
-
-COMMANDS = dict(walk("", typer.main.get_command(app)))
 
 
 # Help ------------------------------------------------------------------------------------------------------
@@ -116,7 +104,7 @@ def test_every_command_that_prints_data_has_json() -> None:
     options = {
         name: {word for option in getattr(each, "params", []) for word in option.opts}
         for name, each in COMMANDS.items()
-        if not getattr(each, "commands", {})
+        if not list_below(each)
     }
 
     assert {name for name, known in options.items() if "--json" not in known} == PRINTS_NO_DATA
