@@ -20,6 +20,7 @@ from hubbub_coordinator.api.app import answering
 from hubbub_coordinator.phases.round import CoordinatorRound
 from hubbub_local.federation import Federation, start_federation
 from hubbub_trainer.learning.synthetic import SyntheticTask
+from hubbub_trainer.learning.task import Task
 from hubbub_trainer.workspace import digest
 from support.builders import make_manifest
 from support.held_task import HeldTask, Silence
@@ -34,18 +35,16 @@ TOKENS = Tokens(read="r" * 32, change="c" * 32)
 PATIENCE_S = HANG_S
 
 
+def manifest_of(task: Task, *, seed: int = 7, **fields: object) -> Manifest:
+    """A manifest that agrees with a task."""
+    model = {"parameters": task.count_parameters(), "initial_model_sha256": digest(task.initial_model(seed))}
+    return make_manifest(task=task.name, seed=seed, **model, **fields)
+
+
 def make_run(number: int = 0, *, rounds: int = 2, **fields: object) -> Manifest:
     """A small run; another number makes it another run."""
-    return make_manifest(
-        clients=3,
-        servers=2,
-        rounds=rounds,
-        parameters=TASK.count_parameters(),
-        task=TASK.name,
-        initial_model_sha256=digest(TASK.initial_model(7)),
-        nonce=f"{number:032x}",
-        **{"metrics": tuple(map(MetricClaim.of, TASK.metrics)), **fields},
-    )
+    metrics = tuple(map(MetricClaim.of, TASK.metrics))
+    return manifest_of(TASK, rounds=rounds, nonce=f"{number:032x}", **{"metrics": metrics, **fields})
 
 
 class LiveCoordinator:
