@@ -8,7 +8,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Self
 
 TOOLS = ("unshare", "nsenter", "setpriv", "pivot_root", "ip")
@@ -50,9 +49,7 @@ class Networks:
             self._connect(name)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for keeper in self._keepers.values():
             keeper.communicate()
 

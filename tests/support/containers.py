@@ -8,7 +8,6 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import pytest
@@ -85,9 +84,7 @@ class Container:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         docker("rm", "--force", "--volumes", self.id)
 
     def wait(self) -> tuple[int, str]:
