@@ -1,7 +1,5 @@
 """Who may import whom, who may catch everything, and what importing costs: read from the source with `ast`."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

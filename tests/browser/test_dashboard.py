@@ -1,7 +1,5 @@
 """The dashboard in a real browser, on a federation of real processes over RabbitMQ."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What the benchmarks measure of processes is a real run of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

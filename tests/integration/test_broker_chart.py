@@ -1,7 +1,5 @@
 """The configuration that the broker's chart mounts is one that a real RabbitMQ takes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

@@ -1,7 +1,5 @@
 """Least privilege and TLS at a real broker that was told all it knows by `hubbub roster broker-config`."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """docker-compose.yml, carried out: its services, as processes with exactly what it gives them, complete a run."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

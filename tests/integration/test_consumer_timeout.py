@@ -4,8 +4,6 @@ RabbitMQ closes the channel of such a consumer and delivers all that it held aga
 an acknowledgement while training, adding or waiting for somebody else.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -4,8 +4,6 @@ Where they are killed is read off their tables. Here every state of every machin
 of one transition out of it; tests/soak has all transitions of all parties at all points.
 """
 
-from __future__ import annotations
-
 import asyncio
 from itertools import cycle
 from pathlib import Path

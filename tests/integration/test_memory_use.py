@@ -1,7 +1,5 @@
 """An aggregator needs the memory of a few chunks, however long the vectors and however many the clients."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Health and metrics of services that run as processes of their own, over a real RabbitMQ."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack

@@ -3,8 +3,6 @@
 Some hundreds of requests here, drawn in the same way each time; `make soak` draws many thousands anew.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

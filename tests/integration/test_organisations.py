@@ -4,8 +4,6 @@ The office has the broker and the coordinator; one hospital two trainers, anothe
 university the other aggregator.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The services as processes of their own, over a real RabbitMQ."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import secrets

@@ -1,7 +1,5 @@
 """What only a real RabbitMQ can show: its death, its silence, its refusals."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """A service that cannot start says why and what to do, in one line, and ends."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import socket

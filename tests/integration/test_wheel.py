@@ -1,7 +1,5 @@
 """What is released: wheel and sdist, and the wheel installed as users do, with no source tree in reach."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

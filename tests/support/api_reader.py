@@ -4,8 +4,6 @@ Every byte of every answer is kept, as it comes over the network, and so is the 
 run to its end.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import defaultdict

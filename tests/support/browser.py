@@ -3,8 +3,6 @@
 In this order: the program named by HUBBUB_TEST_CHROMIUM; one that is installed; Debian's package, as root.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

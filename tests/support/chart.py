@@ -1,7 +1,5 @@
 """What Helm makes of a chart and a values file, as the objects that a cluster would be given."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The `hubbub` command as a user runs it: in this process for its output, in one of its own for its end."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

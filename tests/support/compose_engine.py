@@ -4,8 +4,6 @@ What the file says is what they get: image's and own environment, entry point an
 else to write to, networks and names. Only the images are not there: in their place is what is installed here.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A compose file as the engine reads it: anchors and merges resolved, variables put in, mounts taken apart."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

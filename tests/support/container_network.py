@@ -3,8 +3,6 @@
 All of it is in namespaces of our own, which are gone when this process is, and takes no rights on this machine.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence

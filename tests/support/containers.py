@@ -1,7 +1,5 @@
 """Docker, through its command line: images that were built, and containers of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A Dockerfile's targets: what an engine would know of each image without building it."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

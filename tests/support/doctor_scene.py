@@ -1,7 +1,5 @@
 """A federation for `hubbub doctor` to look at, and what it found."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hubbub.ids import PartyId, Role

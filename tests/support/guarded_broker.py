@@ -1,7 +1,5 @@
 """A broker as an operator sets it up: definitions from the roster, a login for each party, TLS."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,14 +1,12 @@
 """A federation in a thread of its own, its coordinator at an address: what commands talk to."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import defaultdict
 from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hubbub.ids import RunId
 from hubbub.messages.manifest import Manifest, MetricClaim
@@ -35,13 +33,13 @@ TOKENS = Tokens(read="r" * 32, change="c" * 32)
 PATIENCE_S = HANG_S
 
 
-def manifest_of(task: Task, *, seed: int = 7, **fields: object) -> Manifest:
+def manifest_of(task: Task, *, seed: int = 7, **fields: Any) -> Manifest:
     """A manifest that agrees with a task."""
-    model = {"parameters": task.count_parameters(), "initial_model_sha256": digest(task.initial_model(seed))}
-    return make_manifest(task=task.name, seed=seed, **model, **fields)
+    fields |= {"parameters": task.count_parameters(), "initial_model_sha256": digest(task.initial_model(seed))}
+    return make_manifest(task=task.name, seed=seed, **fields)
 
 
-def make_run(number: int = 0, *, rounds: int = 2, **fields: object) -> Manifest:
+def make_run(number: int = 0, *, rounds: int = 2, **fields: Any) -> Manifest:
     """A small run; another number makes it another run."""
     metrics = tuple(map(MetricClaim.of, TASK.metrics))
     return manifest_of(TASK, rounds=rounds, nonce=f"{number:032x}", **{"metrics": metrics, **fields})

@@ -1,7 +1,5 @@
 """A whole run over memory, with all that its parties count and log."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

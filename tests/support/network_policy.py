@@ -4,8 +4,6 @@ A pod that no policy selects for a direction is open in it. One that is selected
 policies lists: policies only ever add. Both ends have to agree. Who is outside of the cluster is bound by nothing.
 """
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The rules of Kubernetes' restricted pod security, as what is wrong with a pod."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tables of a document, as lists of rows, so that a test can hold a document to its word."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

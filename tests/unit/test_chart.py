@@ -1,7 +1,5 @@
 """The Helm charts: what they render is what a cluster takes, and its parts fit together."""
 
-from __future__ import annotations
-
 import json
 import tarfile
 from collections.abc import Callable, Iterator

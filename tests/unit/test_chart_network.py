@@ -1,7 +1,5 @@
 """The network policies let exactly those connections pass that the documents list."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import permutations

@@ -1,7 +1,5 @@
 """What the chart tells a service is what the service understands, and what it is told of is there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

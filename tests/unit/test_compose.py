@@ -1,7 +1,5 @@
 """docker-compose.yml against what it speaks of: the specification, the settings, the images, what init writes."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

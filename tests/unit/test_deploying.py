@@ -1,7 +1,5 @@
 """What docs/deploying.md tells people to type and to write down is tried: commands, certificates, files."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The documentation speaks of what is there: paths, targets, commands, settings, messages, links."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import shlex

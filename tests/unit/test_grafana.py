@@ -1,7 +1,5 @@
 """The dashboard and the alert rules ask only for what real services have after a run."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """One version: where it stands, and that the changelog knows it."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from itertools import pairwise

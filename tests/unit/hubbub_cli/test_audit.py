@@ -1,7 +1,5 @@
 """`hubbub audit` as a user sees it: what it prints, and the exit code that a script goes by."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

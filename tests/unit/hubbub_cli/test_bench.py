@@ -1,7 +1,5 @@
 """`hubbub bench`: the benchmarks of the source tree, or a clear word where there is none."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The HTTP client: lost connections, TLS, and what it says of both; the token stays where it belongs."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from collections.abc import AsyncIterator

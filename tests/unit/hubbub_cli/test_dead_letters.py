@@ -1,7 +1,5 @@
 """`hubbub dead-letters` as a user sees it: what it prints, and the exit code that a script goes by."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`hubbub doctor`: a party that is well, and each way in which it can be ill."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import shutil

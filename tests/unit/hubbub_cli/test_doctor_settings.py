@@ -1,7 +1,5 @@
 """`hubbub doctor`: a party's settings, the tasks of its own and its data."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`hubbub federation new`: all that a trial needs, each party's secrets apart, written once."""
 
-from __future__ import annotations
-
 import json
 import stat
 import tomllib

@@ -1,7 +1,5 @@
 """`hubbub keys` as a user sees it; the files themselves are tested with the library."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The command as a whole: help that is quick, suggestions for slips, JSON, completion, exit codes."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`hubbub demo` as a user sees it: the file it writes, the lines it prints, and one line for what cannot be."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

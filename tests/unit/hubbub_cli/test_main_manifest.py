@@ -1,7 +1,5 @@
 """`hubbub manifest new`: a manifest of a roster's parties, drawn up where the task is installed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import fields

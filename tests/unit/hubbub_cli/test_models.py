@@ -1,7 +1,5 @@
 """`hubbub model`: a model under its own names, read by programs that know nothing of Hubbub."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

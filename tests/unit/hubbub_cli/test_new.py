@@ -1,7 +1,5 @@
 """`hubbub new`: a project that passes its own test, and whose files fit the services that read them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`hubbub plan` as a user sees it; what it computes is tested with the planner."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """`hubbub policy` as a data owner meets it: a file with comments, a verdict on a manifest, an approval."""
 
-from __future__ import annotations
-
 import stat
 import tomllib
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`hubbub reproduce` as a user sees it; what it runs and writes is tested with hubbub_local.reproduce."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Sequence

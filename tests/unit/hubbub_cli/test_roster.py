@@ -1,7 +1,5 @@
 """`hubbub roster` as a user sees it; what makes a roster good and what a broker grants is the library's."""
 
-from __future__ import annotations
-
 import json
 import stat
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`hubbub run` against a real coordinator: what it prints, and the exit code that a script goes by."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """`hubbub run forget`: a run is given up in a party's folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

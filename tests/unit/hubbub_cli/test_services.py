@@ -1,7 +1,5 @@
 """`hubbub coordinator`, `aggregator`, `trainer`: the same as the modules, with the same exit codes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`hubbub run watch`: every event once, over a restart of the coordinator; a picture that fits; a clean end."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

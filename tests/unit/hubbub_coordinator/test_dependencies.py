@@ -1,7 +1,5 @@
 """The response cache (validity, entity tags, routes) and the turns in which large views are built."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Sequence

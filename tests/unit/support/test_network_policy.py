@@ -1,7 +1,5 @@
 """The evaluator of network policies says what their specification says."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

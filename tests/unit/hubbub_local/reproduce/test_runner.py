@@ -1,7 +1,5 @@
 """All runs of a plan, through the services: kept round by round, resumed, reported."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Sequence
