@@ -1,14 +1,13 @@
 """Who may import whom, who may catch everything, and what importing costs: read from the source with `ast`."""
 
 import ast
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
-from support.patience import HANG_S
+from support.program import run_python
 
 ROOT = Path(__file__).parent.parent
 SOURCE_ROOTS = (ROOT / "shared", ROOT / "services")
@@ -247,9 +246,7 @@ def test_importing_everything_but_the_model_itself_does_not_import_torch() -> No
     uses_torch = {m.name for m in MODULES if any(is_in(name, "torch") for name in module_level_imports(m))}
     names = sorted(NAMES - uses_torch)
 
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORT_ALL, *names], capture_output=True, text=True, check=False, timeout=HANG_S
-    )
+    done = run_python("-c", IMPORT_ALL, *names)
 
     assert done.stderr == ""
     assert done.stdout.split() == []

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 import yaml  # type: ignore[import-untyped]  # It ships no types.
@@ -18,6 +17,7 @@ from support.compose_engine import ComposeEngine
 from support.compose_file import ROOT, read_env_file, read_services
 from support.container_network import find_obstacle
 from support.container_root import HOST
+from support.program import Done
 from support.thorough import only_thorough
 
 TRAINERS = [f"trainer-{number}" for number in range(1, 6)]
@@ -42,7 +42,7 @@ class Trial:
 
     engine: ComposeEngine
     run: str
-    watched: CompletedProcess[str]
+    watched: Done
 
     def digest_of(self, trainer: str) -> str:
         file = self.engine.volume(f"{trainer}-state") / "runs" / self.run / "model.sha256"

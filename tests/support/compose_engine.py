@@ -21,6 +21,7 @@ from support.dockerfile import read_targets
 from support.patience import HANG_S
 from support.private_node import server_scripts
 from support.processes import wait_until
+from support.program import Done, run_program
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CONSOLE = "/opt/console"
@@ -96,20 +97,21 @@ class ComposeEngine:
                 )
                 del waiting[service.name]
 
-    def run(self, name: str, *command: str) -> subprocess.CompletedProcess[str]:
+    def run(self, name: str, *command: str) -> Done:
         """`docker compose run`: the service again, with another command if one is given."""
         service = self._services[name]
         entrypoint = service.content.get("entrypoint", ())
         words = [*entrypoint, *command] if command else first_command(service)
-        return _finish(self._command_line(service, words))
+        return run_program(*self._command_line(service, words), stdin=subprocess.DEVNULL)
 
-    def execute(self, name: str, *command: str) -> subprocess.CompletedProcess[str]:
+    def execute(self, name: str, *command: str) -> Done:
         """`docker compose exec`: a command in the container that is running."""
         inside = ["nsenter", f"--target={_first_process(self._running[name].pid)}", "--preserve-credentials"]
         inside += ["--user", "--mount", "--net", "--uts", "--pid", "setpriv", "--pdeathsig=KILL"]
         environment = self._environment_of(self._services[name])
         variables = [f"{variable}={value}" for variable, value in environment.items()]
-        return _finish([*inside, "env", "--ignore-environment", *variables, *command])
+        inside += ["env", "--ignore-environment", *variables]
+        return run_program(*inside, *command, stdin=subprocess.DEVNULL)
 
     def is_healthy(self, name: str) -> bool:
         """Whether its health check passes."""
@@ -202,12 +204,6 @@ class ComposeEngine:
             return (ROOT / mount.source).resolve(strict=True)
         self.volume(mount.source).mkdir(parents=True, exist_ok=True)
         return self.volume(mount.source)
-
-
-def _finish(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=HANG_S, check=False
-    )
 
 
 def _first_process(guard: int) -> int:

@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Self
 
+from support.program import run_program
+
 TOOLS = ("unshare", "nsenter", "setpriv", "pivot_root", "ip")
 
 
@@ -17,12 +19,7 @@ def find_obstacle() -> str | None:
     if missing:
         return f"{', '.join(missing)} not installed (util-linux, iproute2)"
     attempt = ["unshare", "--user", "--map-root-user", "--net", "--mount", "--pid", "--fork", "--uts"]
-    tried = subprocess.run(
-        [*attempt, "ip", "link", "add", "name", "hubbub", "type", "bridge"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    tried = run_program(*attempt, "ip", "link", "add", "name", "hubbub", "type", "bridge")
     return f"namespaces are not allowed here: {tried.stderr.strip()}" if tried.returncode else None
 
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 import pytest
 
 from hubbub import __version__
+from support.program import run_program
 
 ASKED = "HUBBUB_CONTAINERS"
 ROOT = Path(__file__).parents[2]
@@ -32,15 +33,8 @@ class DockerError(RuntimeError):
 
 def docker(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
     """Run a command of Docker's, and return what it wrote."""
-    ended = subprocess.run(
-        ["docker", *arguments],  # noqa: S607  (Whichever Docker this machine has.)
-        cwd=ROOT,
-        env={**os.environ, **(environment or {})},
-        capture_output=True,
-        text=True,
-        timeout=_COMMAND_S,
-        check=False,
-    )
+    variables = {**os.environ, **(environment or {})}
+    ended = run_program("docker", *arguments, cwd=ROOT, env=variables, timeout_s=_COMMAND_S)
     if ended.returncode:
         raise DockerError(f"docker {' '.join(arguments)}: {ended.returncode}\n{ended.stderr.strip()}")
     return ended.stdout

@@ -11,7 +11,6 @@ import errno
 import os
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from pathlib import Path
 
 from support import debian
 from support.debian import UnavailableError
-from support.patience import HANG_S
+from support.program import run_program
 
 # `os.unshare` and `os.setns` came with Python 3.12.
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -78,7 +77,7 @@ class Namespace:
     def run(self, *command: str, text: str = "") -> None:
         """Have a program set something up in it."""
         with self.entered():
-            done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=HANG_S, check=False)
+            done = run_program(*command, input=text)
         if done.returncode:
             raise OSError(f"{' '.join(command)}: {done.stderr.strip()}")
 

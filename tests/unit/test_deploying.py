@@ -5,7 +5,6 @@ import re
 import shlex
 import shutil
 import ssl
-import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ import yaml  # type: ignore[import-untyped]  # It ships no types.
 from hubbub.trust.roster import Roster
 from hubbub_aggregator.settings import AggregatorSettings
 from support.command_line import make_hubbub
-from support.patience import HANG_S
+from support.program import run_program
 from support.service_settings import SETTINGS
 
 ROOT = Path(__file__).parents[2]
@@ -105,9 +104,7 @@ def name_organisations(rows: list[tuple[str, str]]) -> Iterator[tuple[str, str]]
 def test_certificate_of_the_broker_is_made_and_stands_up_to_a_strict_check(tmp_path: Path) -> None:
     script = "".join(blocks("sh", section("TLS")))
 
-    done = subprocess.run(
-        ["/bin/sh", "-euc", script], cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False
-    )
+    done = run_program("/bin/sh", "-euc", script, cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("broker.crt: OK\n")
@@ -142,13 +139,7 @@ def shake_hands(folder: Path, name: str) -> None:
 def test_firewall_is_one_that_nftables_takes() -> None:
     [rules] = blocks("nft")
 
-    done = subprocess.run(
-        ["nft", "--check", "--file", "-"],  # noqa: S607  (Found through PATH by `which` above.)
-        input=rules,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_program("nft", "--check", "--file", "-", input=rules)
 
     assert done.returncode == 0, done.stderr
 
@@ -182,13 +173,7 @@ def test_unit_for_systemd_starts_a_service_with_its_settings_in_its_folder(tmp_p
         # A program that is there, so that nothing is complained of but the unit.
         path = tmp_path / "hubbub@trainer.service"
         path.write_text(unit.replace("/opt/hubbub/bin/hubbub", shutil.which("true") or "/bin/true"))
-        done = subprocess.run(
-            ["systemd-analyze", "verify", "--recursive-errors=no", str(path)],  # noqa: S607
-            capture_output=True,
-            text=True,
-            timeout=HANG_S,
-            check=False,
-        )
+        done = run_program("systemd-analyze", "verify", "--recursive-errors=no", path)
         assert path.name not in done.stderr, done.stderr
 
 

@@ -1,13 +1,12 @@
 """The Dockerfile and what goes into images, as far as it can be checked without building them."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from support.dockerfile import read_stages
+from support.program import Done, run_python
 from support.service_settings import SETTINGS
 
 ROOT = Path(__file__).parents[2]
@@ -40,14 +39,8 @@ def test_an_image_starts_its_service_with_settings_that_it_has_and_asks_how_it_i
     assert (lines_of("service", "USER") + lines_of(service, "USER"))[-1] == "10001:10001"
 
 
-def ask_for_requirements(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "tools/containers/requirements.py", "pyproject.toml", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def ask_for_requirements(*arguments: str) -> Done:
+    return run_python("tools/containers/requirements.py", "pyproject.toml", *arguments, cwd=ROOT)
 
 
 def names_in(lines: str) -> set[str]:

@@ -1,8 +1,6 @@
 """The command as a whole: help that is quick, suggestions for slips, JSON, completion, exit codes."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from support.command_line import COMMANDS, Hubbub, list_below
 from support.live_coordinator import LiveCoordinator, make_run
 from support.parties import roster_of
 from support.party_files import PartyFiles, write_party_files, write_policy
-from support.patience import HANG_S
+from support.program import run_python
 
 HEAVY = ("numpy", "torch", "pydantic", "httpx", "fastapi", "uvicorn", "aio_pika", "asyncio", "prometheus_client")
 
@@ -26,9 +24,9 @@ HEAVY = ("numpy", "torch", "pydantic", "httpx", "fastapi", "uvicorn", "aio_pika"
 def test_help_imports_nothing_heavy() -> None:
     code = "import sys\nfrom hubbub_cli.main import main\ntry: main()\nfinally: print(*sys.modules)"
 
-    command = [sys.executable, "-c", code, "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=True)
+    done = run_python("-c", code, "--help")
 
+    assert done.returncode == 0, done.stderr
     assert set(HEAVY) & set(done.stdout.split()) == set()
 
 

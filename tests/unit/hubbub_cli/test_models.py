@@ -1,7 +1,5 @@
 """`hubbub model`: a model under its own names, read by programs that know nothing of Hubbub."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +8,7 @@ from safetensors.numpy import load_file
 
 from hubbub_trainer.saved_model import FILE, KeptModel
 from support.command_line import Hubbub
+from support.program import run_python
 
 RUN = "ab" * 32
 TASK = """
@@ -71,9 +70,7 @@ def test_a_state_dict_is_loaded_without_hubbub(hubbub: Hubbub, tmp_path: Path) -
         "model", "export", "--folder", folder, "--task", task, "--out", out, "--format", "state_dict"
     ).check_done()
 
-    done = subprocess.run(
-        [sys.executable, "-c", READ_WITHOUT_HUBBUB, out], capture_output=True, text=True, check=False
-    )
+    done = run_python("-c", READ_WITHOUT_HUBBUB, out)
 
     assert done.stdout == "[4.0, 5.0, 6.0] [12.0, 13.0]\n", done.stderr
 

@@ -1,7 +1,5 @@
 """`hubbub new`: a project that passes its own test, and whose files fit the services that read them."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,20 +8,15 @@ from hubbub import __version__
 from hubbub_trainer.__main__ import TrainerSettings
 from hubbub_trainer.policy import Policy
 from support.command_line import Hubbub
-from support.compose_file import MissingVariable, read_services
+from support.compose_file import MissingVariable, check_compose_specification, read_services
 from support.dockerfile import read_targets
+from support.program import run_python
 
 
 def test_the_project_passes_its_own_test(hubbub: Hubbub, tmp_path: Path) -> None:
     said = hubbub("new", tmp_path / "Tumour grades").check_done()
 
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."],
-        cwd=tmp_path / "Tumour grades",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", ".", cwd=tmp_path / "Tumour grades")
 
     assert "2 passed" in done.stdout, done.stdout
     assert "task.py" in said
@@ -57,10 +50,7 @@ def test_its_compose_file_keeps_to_the_specification_and_asks_where_the_broker_i
     hubbub("new", tmp_path / "x").check_done()
     file = tmp_path / "x" / "docker-compose.yml"
 
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, done.stdout
+    check_compose_specification(file)
     with pytest.raises(MissingVariable, match="say where the broker is"):
         read_services(path=file)
 

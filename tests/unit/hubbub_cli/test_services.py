@@ -1,8 +1,6 @@
 """`hubbub coordinator`, `aggregator`, `trainer`: the same as the modules, with the same exit codes."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ from hubbub.runtime.state_folder import lock_folder
 from support.command_line import Ended, Hubbub
 from support.doctor_scene import ADA, ANNA, CORA
 from support.party_files import PartyFiles, write_policy
-from support.patience import HANG_S
+from support.program import run_python
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +28,7 @@ def test_a_service_without_settings_says_what_is_missing(hubbub: Hubbub, service
 
 
 def test_a_service_ends_as_its_module_does(hubbub: Hubbub) -> None:
-    command = [sys.executable, "-m", "hubbub_aggregator"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
+    done = run_python("-m", "hubbub_aggregator")
 
     assert hubbub("aggregator") == Ended(done.returncode, done.stdout, done.stderr)
 
