@@ -1,5 +1,6 @@
 """The `hubbub` command as a user runs it: in this process for its output, in one of its own for its end."""
 
+import io
 import json
 import os
 import subprocess
@@ -70,7 +71,8 @@ COMMANDS = dict(walk("", typer.main.get_command(app)))
 def make_hubbub(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Hubbub:
     """Make a function that runs the command in this process."""
 
-    def run(*arguments: str | Path | int, columns: int = 100) -> Ended:
+    def run(*arguments: str | Path | int, columns: int = 100, typed: str = "") -> Ended:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
         monkeypatch.setattr(sys, "argv", ["hubbub", *map(str, arguments)])
         monkeypatch.setenv("COLUMNS", str(columns))
         with pytest.raises(SystemExit) as left:

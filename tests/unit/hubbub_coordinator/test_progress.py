@@ -48,75 +48,33 @@ SCORING = replace(
 CLOSED = replace(DELIVERED, closed_at_s=30.0)
 
 
-@pytest.mark.parametrize(
-    ("state", "data", "now_s", "expected"),
-    [
-        pytest.param(
-            *(State.COLLECTING, round_with(DELIVERED), 60.0),
-            {NORTH: "idle", SOUTH: "idle", ONE: "delivered", TWO: "sending", THREE: "training"},
-            id="who-has-delivered-has-done-it",
-        ),
-        pytest.param(
-            *(State.COLLECTING, round_with(DELIVERED), 60.1),
-            {ONE: "delivered", TWO: "missing", THREE: "missing"},
-            id="who-is-waited-for-since-half-the-time-is-missing",
-        ),
-        pytest.param(
-            *(State.COLLECTING, round_with(DELIVERED, ONE, THREE, phase=1), 50.0),
-            {NORTH: "idle", SOUTH: "idle", ONE: "delivered", TWO: "left-out", THREE: "sending"},
-            id="in-a-later-phase-nobody-trains",
-        ),
-        pytest.param(
-            State.RELEASING,
-            round_with(replace(CLOSED, ended=frozenset({SOUTH})), ONE, TWO, phase=1),
-            40.0,
-            {NORTH: "adding", SOUTH: "released", THREE: "left-out"},
-            id="aggregators-add-and-release",
-        ),
-        pytest.param(
-            State.RELEASING,
-            round_with(replace(CLOSED, ended=frozenset({SOUTH})), ONE, TWO, phase=1),
-            90.0,
-            {NORTH: "missing", SOUTH: "released"},
-            id="an-aggregator-is-late",
-        ),
-        pytest.param(
-            State.VOIDING,
-            round_with(replace(CLOSED, ended=frozenset({NORTH})), ONE, THREE, phase=1),
-            50.0,
-            {NORTH: "idle", SOUTH: "adding", ONE: "delivered", TWO: "left-out", THREE: "missing"},
-            id="who-was-waited-for-in-vain-is-missing",
-        ),
-        pytest.param(
-            State.APPLYING,
-            replace(
-                round_with(replace(CLOSED, released_at_s=31.0, ended=frozenset({NORTH, SOUTH})), ONE, phase=1),
-                applied={ONE: REPORT},
-            ),
-            40.0,
-            {NORTH: "released", SOUTH: "released", ONE: "applied", TWO: "left-out"},
-            id="who-has-applied-the-sum-has",
-        ),
-        pytest.param(
-            *(State.COLLECTING, SCORING, 50.0),
-            {NORTH: "idle", SOUTH: "idle", ONE: "delivered", TWO: "sending", THREE: "left-out"},
-            id="who-has-applied-delivers-scores",
-        ),
-        pytest.param(
-            State.REPORTING,
-            replace(SCORING, score_members=frozenset({ONE}), reported={ONE: ()}),
-            50.0,
-            {ONE: "applied", TWO: "applied"},
-            id="who-reports-has-done-it",
-        ),
-    ],
-)
-def test_the_place_of_parties_in_a_round(
-    state: State, data: CoordinatorRound, now_s: float, expected: dict[PartyId, str]
-) -> None:
-    found = {name: find_place(runs.State.RUNNING, RUN, (state, data), name, now_s).state for name in expected}
+OPEN, LATER = round_with(DELIVERED), round_with(DELIVERED, ONE, THREE, phase=1)
+AWAITED = round_with(replace(CLOSED, ended=frozenset({SOUTH})), ONE, TWO, phase=1)
+VOIDED = round_with(replace(CLOSED, ended=frozenset({NORTH})), ONE, THREE, phase=1)
+RELEASED = round_with(replace(CLOSED, released_at_s=31.0, ended=frozenset({NORTH, SOUTH})), ONE, phase=1)
+APPLIED = replace(RELEASED, applied={ONE: REPORT})
+REPORTED = replace(SCORING, score_members=frozenset({ONE}), reported={ONE: ()})
+PLACES: list[tuple[str, State, CoordinatorRound, float, str]] = [
+    ("who has delivered has done it", State.COLLECTING, OPEN, 60.0, "idle idle delivered sending training"),
+    ("who is late by half the time is missing", State.COLLECTING, OPEN, 60.1, "- - delivered missing missing"),
+    ("later nobody trains", State.COLLECTING, LATER, 50.0, "idle idle delivered left-out sending"),
+    ("aggregators add and release", State.RELEASING, AWAITED, 40.0, "adding released - - left-out"),
+    ("an aggregator is late", State.RELEASING, AWAITED, 90.0, "missing released - - -"),
+    ("waited for in vain", State.VOIDING, VOIDED, 50.0, "idle adding delivered left-out missing"),
+    ("who has applied the sum has", State.APPLYING, APPLIED, 40.0, "released released applied left-out -"),
+    ("who has applied delivers scores", State.COLLECTING, SCORING, 50.0, "idle idle delivered sending left-out"),
+    ("who reports has done it", State.REPORTING, REPORTED, 50.0, "- - applied applied -"),
+]
+"""A round after some seconds, and the state of each party where it matters."""
 
-    assert found == expected
+
+def test_the_place_of_parties_in_a_round(subtests: pytest.Subtests) -> None:
+    for what, state, data, now_s, states in PLACES:
+        with subtests.test(what):
+            expected = {name: word for name, word in zip(EVERYBODY, states.split(), strict=True) if word != "-"}
+            places = {name: find_place(runs.State.RUNNING, RUN, (state, data), name, now_s) for name in expected}
+
+            assert {name: place.state for name, place in places.items()} == expected
 
 
 def test_before_any_round_parties_are_asked_and_join_and_later_say_what_they_have_delivered() -> None:
