@@ -300,7 +300,7 @@ if True:
 """
 
     assert set(imports_of("x", ast.parse(source))) == {
-        *("os.path", "hubbub.errors", "hubbub", "torch.nn", "aio_pika.abc", "asyncio"),
+        *("os.path", "hubbub.errors", "hubbub", "torch.nn", "aio_pika.abc", "asyncio")
     }
 
 

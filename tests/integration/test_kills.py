@@ -234,13 +234,7 @@ def plan_outages(federation: ProcessFederation) -> list[tuple[PartyId, Failpoint
 
     def halt(kind: str, state: str, event: str, number: int = 0, phase: str = "") -> Failpoint:
         return Failpoint(
-            kind=kind,
-            state=state,
-            event=event,
-            point=Point.KEPT,
-            round=number,
-            phase=phase,
-            action=Action.HALT,
+            kind=kind, state=state, event=event, point=Point.KEPT, round=number, phase=phase, action=Action.HALT
         )
 
     every_phase = [

@@ -93,10 +93,7 @@ class NetworkedFederation(ProcessFederation):
             return super().__enter__()
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         with self.office.entered():
             super().__exit__(kind, error, traceback)

@@ -14,14 +14,7 @@ from urllib.parse import urlsplit
 
 from hubbub.messages.manifest import Manifest
 from hubbub.runtime.web_server import listen
-from hubbub_coordinator.api.access import (
-    ASSETS_FOLDER,
-    DESCRIPTION_PATH,
-    DOCS_PATH,
-    ICON_PATH,
-    PAGE_PATH,
-    Tokens,
-)
+from hubbub_coordinator.api.access import ASSETS_FOLDER, DESCRIPTION_PATH, DOCS_PATH, ICON_PATH, PAGE_PATH, Tokens
 from hubbub_coordinator.api.app import answering
 from hubbub_coordinator.api.pages import find_assets
 from hubbub_coordinator.event_feed import EventFeed

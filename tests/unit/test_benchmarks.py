@@ -218,10 +218,7 @@ def make_growth() -> Growth:
 
 def make_footprint(parameters: int, clients: int = 5, *, peak_bytes: int = 0) -> Footprint:
     return Footprint(
-        parameters=parameters,
-        clients=clients,
-        idle_bytes=2**26,
-        peak_bytes=peak_bytes or 2**26 + parameters,
+        parameters=parameters, clients=clients, idle_bytes=2**26, peak_bytes=peak_bytes or 2**26 + parameters
     )
 
 
@@ -263,12 +260,7 @@ def test_memory_is_judged_by_the_element_and_by_the_crowd() -> None:
 
 def make_report(growth: Growth | None = None, footprints: Footprints | None = None) -> Report:
     return Report(
-        date="2026-01-01",
-        command="",
-        machine=describe_machine(),
-        repeats=1,
-        growth=growth,
-        footprints=footprints,
+        date="2026-01-01", command="", machine=describe_machine(), repeats=1, growth=growth, footprints=footprints
     )
 
 

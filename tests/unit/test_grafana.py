@@ -186,9 +186,7 @@ def test_every_panel_has_its_place_its_name_and_the_chosen_data_source() -> None
     assert DASHBOARD["id"] is None
 
 
-def test_the_variables_are_read_off_a_metric_that_every_party_has(
-    series: Series,
-) -> None:
+def test_the_variables_are_read_off_a_metric_that_every_party_has(series: Series) -> None:
     for variable in DASHBOARD["templating"]["list"][1:]:
         match = re.fullmatch(r"label_values\((\w+)(?:{.*})?, (\w+)\)", variable["query"]["query"])
         assert match

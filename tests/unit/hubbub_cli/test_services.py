@@ -35,12 +35,7 @@ def test_a_service_ends_as_its_module_does(hubbub: Hubbub) -> None:
 
 @pytest.mark.parametrize(("service", "name"), [("coordinator", CORA), ("aggregator", ADA), ("trainer", ANNA)])
 def test_an_empty_folder_needs_a_flag(
-    hubbub: Hubbub,
-    files: PartyFiles,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    service: str,
-    name: PartyId,
+    hubbub: Hubbub, files: PartyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: str, name: PartyId
 ) -> None:
     folder = tmp_path / "state"
     settings = files.settings_for(name) | {"folder": str(folder), "amqp_url": "amqp://127.0.0.1:1/"}

@@ -13,12 +13,7 @@ from hubbub.ids import PartyId, RunId
 from hubbub.machine.effects import Failed, Key
 from hubbub.messages.rounds import ScoreClaim
 from hubbub.runtime.runner import Transition
-from hubbub_coordinator.event_feed import (
-    MAX_TEXT_CHARACTERS,
-    FeedEvent,
-    FeedEventKind,
-    describe_transition,
-)
+from hubbub_coordinator.event_feed import MAX_TEXT_CHARACTERS, FeedEvent, FeedEventKind, describe_transition
 from hubbub_coordinator.events import (
     Began,
     CancelRequested,

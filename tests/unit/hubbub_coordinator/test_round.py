@@ -8,16 +8,7 @@ import pytest
 
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, Role, SetId
-from hubbub.machine.effects import (
-    CancelTimer,
-    CountRefusal,
-    Failed,
-    Key,
-    Publish,
-    Record,
-    SetTimer,
-    Tell,
-)
+from hubbub.machine.effects import CancelTimer, CountRefusal, Failed, Key, Publish, Record, SetTimer, Tell
 from hubbub.machine.table import step
 from hubbub.messages.manifest import CohortMember, Manifest, MetricClaim
 from hubbub.messages.rounds import ClosePhase, RoundApplied, RoundOpened, RoundScored, ScoreClaim, VoidPhase
