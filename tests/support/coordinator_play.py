@@ -15,7 +15,7 @@ from hubbub.runtime.runner import Transition
 from hubbub_coordinator.events import Began, ReceiptArrived, SumReleased, UpdateApplied
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases.round import CoordinatorRound
-from support.builders import MODEL_HMAC, TRANSCRIPT
+from support.builders import MODEL_HMAC, SIGNATURE, TRANSCRIPT
 
 T = TypeVar("T")
 
@@ -27,6 +27,18 @@ REGRESSED = tuple(map(MetricClaim.of, regression(0.0, 10.0)))
 def make_round(manifest: Manifest, number: int = 1, **fields: Any) -> CoordinatorRound:
     """A round of the manifest's run; before anything has happened in it, but for the fields that are given."""
     return CoordinatorRound(run=Key("run", manifest.run_id), number=number, manifest=manifest, **fields)
+
+
+def make_signed(
+    aggregator: PartyId,
+    client: PartyId,
+    set_id: SetId,
+    vectors: tuple[VectorClaim, ...],
+    transcript: str = TRANSCRIPT,
+) -> SignedReceipt:
+    """A receipt with a signature that nobody made: it is checked before a machine sees the receipt."""
+    receipt = Receipt(aggregator=aggregator, client=client, set_id=set_id, vectors=vectors, transcript=transcript)
+    return SignedReceipt(receipt=receipt, signature=SIGNATURE)
 
 
 class Play(Generic[T]):
@@ -61,14 +73,8 @@ class RoundPlay(Play[T]):
         return self.feed(Began(at_s=100.0))
 
     def receive(self, client: PartyId, server: PartyId, phase: str, at_s: float = 110.0) -> T:
-        receipt = Receipt(
-            aggregator=server,
-            client=client,
-            set_id=SetId(f"{self.manifest.clients.index(client):032x}"),
-            vectors=self._claim(phase),
-            transcript=TRANSCRIPT,
-        )
-        signed = SignedReceipt(receipt=receipt, signature="5a" * 64)
+        set_id = SetId(f"{self.manifest.clients.index(client):032x}")
+        signed = make_signed(server, client, set_id, self._claim(phase))
         return self.feed(ReceiptArrived(at_s=at_s, phase=phase, receipt=signed))
 
     def deliver(self, *but: PartyId, phase: str = "", at_s: float = 110.0) -> None:

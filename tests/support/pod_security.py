@@ -4,14 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _VOLUMES = {
-    "configMap",
-    "csi",
-    "downwardAPI",
-    "emptyDir",
-    "ephemeral",
-    "persistentVolumeClaim",
-    "projected",
-    "secret",
+    *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral"),
+    *("persistentVolumeClaim", "projected", "secret"),
 }
 _SECCOMP = {"RuntimeDefault", "Localhost"}
 

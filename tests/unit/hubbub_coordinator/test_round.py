@@ -12,7 +12,7 @@ from hubbub.machine.effects import CancelTimer, CountRefusal, Failed, Key, Publi
 from hubbub.machine.table import step
 from hubbub.messages.manifest import CohortMember, Manifest, MetricClaim
 from hubbub.messages.rounds import ClosePhase, RoundApplied, RoundOpened, RoundScored, ScoreClaim, VoidPhase
-from hubbub.messages.shares import Receipt, SignedReceipt, Traffic, VectorClaim
+from hubbub.messages.shares import Traffic, VectorClaim
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.strategies.verified import Verified
 from hubbub_coordinator.events import (
@@ -30,8 +30,8 @@ from hubbub_coordinator.events import (
     VoidConfirmed,
 )
 from hubbub_coordinator.phases.round import KIND, TRANSITIONS, CoordinatorRound, State
-from support.builders import MODEL_HMAC, TRANSCRIPT, make_manifest
-from support.coordinator_play import make_round
+from support.builders import MODEL_HMAC, SIGNATURE, TRANSCRIPT, make_manifest
+from support.coordinator_play import make_round, make_signed
 from support.machine_play import MachinePlay
 from support.two_phases import NAME, TwoPhases
 
@@ -40,19 +40,6 @@ SHORT = (VectorClaim(name="signs", length=7, modulus=7),)
 LONG = (VectorClaim(name="signs", length=8, modulus=7),)
 OTHER_TRANSCRIPT = "7b" * 32
 SECOND_TRANSCRIPT = "7c" * 32
-SIGNATURE = "5a" * 64
-"""Checked at the edge, before the machine sees a receipt."""
-
-
-def make_signed(
-    aggregator: PartyId,
-    client: PartyId,
-    set_id: SetId,
-    vectors: tuple[VectorClaim, ...] = SHORT,
-    transcript: str = TRANSCRIPT,
-) -> SignedReceipt:
-    receipt = Receipt(aggregator=aggregator, client=client, set_id=set_id, vectors=vectors, transcript=transcript)
-    return SignedReceipt(receipt=receipt, signature=SIGNATURE)
 
 
 class Play(MachinePlay[State, CoordinatorRound]):
@@ -212,7 +199,7 @@ def test_a_client_took_part_if_it_delivered_to_every_aggregator_or_reported(play
 
 def test_all_receipts_close_the_phase_over_everybody_and_nothing_late_changes_that(play: Play) -> None:
     begun, first = play.data, play.manifest.clients[0]
-    receipt = make_signed(play.manifest.aggregators[0], first, SETS[9])
+    receipt = make_signed(play.manifest.aggregators[0], first, SETS[9], SHORT)
     play.ignores(ReceiptArrived(at_s=2.0, phase="union", receipt=receipt))
     for client in play.manifest.clients:
         play.at(State.COLLECTING)
@@ -446,7 +433,7 @@ def test_an_aggregator_that_contradicts_its_order_or_another_ends_the_run(play: 
 def test_a_round_is_void_when_every_aggregator_has_confirmed(play: Play) -> None:
     first, second = play.manifest.aggregators
     play.pass_deadline()
-    receipt = make_signed(first, play.manifest.clients[0], SETS[0])
+    receipt = make_signed(first, play.manifest.clients[0], SETS[0], SHORT)
     play.ignores(ReceiptArrived(at_s=10.0, phase="signs", receipt=receipt))
     play.ignores(UpdateDropped(at_s=10.0, client=play.manifest.clients[0], traffic=()))
     play.ignores(DeadlinePassed(at_s=11.0))
