@@ -170,9 +170,9 @@ def step(event: object, number: int = 1) -> Transition:
 
 def test_the_slowest_client_counts_and_the_rest_is_the_protocols() -> None:
     stopwatch = Stopwatch()
-    for seconds in (2.0, 3.0):
-        stopwatch.observe(step(Trained(training_s=seconds)))
-        stopwatch.observe(step(Evaluated(evaluation_s=seconds / 2)))
+    for training_s, evaluation_s in ((2.0, 1.5), (3.0, 0.5)):
+        stopwatch.observe(step(Trained(training_s=training_s)))
+        stopwatch.observe(step(Evaluated(evaluation_s=evaluation_s)))
     stopwatch.observe(step(Trained(training_s=9.0), number=2))
 
     account = replace(finished(1), round_s=10.0)
