@@ -1,4 +1,4 @@
-"""Who may import whom, who may catch everything, and what importing costs: read from the source with `ast`."""
+"""Rules of who may import whom, who may catch everything, and what importing costs, read with `ast`."""
 
 import ast
 import sys
@@ -239,7 +239,7 @@ print(*sorted({"flwr", "torch", "torchvision", "sklearn", "PIL"} & set(sys.modul
 
 
 USES_TORCH = {"network_training", "torch_learner", "torch_task"}
-"""Where numbers become models; nobody else waits for torch to be imported."""
+"""Modules in which numbers become models; nobody else waits for torch to be imported."""
 
 
 def test_importing_everything_but_the_model_itself_does_not_import_torch() -> None:

@@ -109,7 +109,7 @@ def most_chunks(deliveries: list[Delivery], kind: type[ShareChunk | SumChunk]) -
 
 
 def how_long_it_collected(moments: list[Transition]) -> float:
-    """How long the first phase of the first round took, from its order to its close."""
+    """The time of the first round's first phase, from its order to its close."""
     first = [moment for moment in moments if moment.key.kind == "round"]
     closed = next(moment for moment in first if moment.after is rounds.State.RELEASING)
     return closed.at_s - first[0].at_s
@@ -171,7 +171,7 @@ async def test_phase_longer_than_the_brokers_patience_delivers_every_chunk_once(
 
 @in_time
 async def test_consumer_that_holds_its_acknowledgement_is_given_up_and_served_again(impatient_url: str) -> None:
-    """What the test above would see, were a delivery acknowledged only when the phase is over."""
+    """The test above would see this, were a delivery acknowledged only when the phase is over."""
     party, recorder, deliveries = new_party(), Recorder(), list[Delivery]()
     topology, given_up = topology_for(party, Role.AGGREGATOR), asyncio.Event()
 

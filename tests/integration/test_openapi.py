@@ -84,7 +84,7 @@ def test_every_answer_to_whatever_may_be_asked_is_as_described(
 
 
 def write_settings(manifest: Manifest, known: list[RunId]) -> str:
-    """What the requests are made of: everything at random, and now and then what there is."""
+    """Settings of the requests: everything at random, and now and then what there is."""
     words = {
         "runs": known,
         "rounds": [1, 2],

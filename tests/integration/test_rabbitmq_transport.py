@@ -1,4 +1,4 @@
-"""What only a real RabbitMQ can show: its death, its silence, its refusals."""
+"""Things that only a real RabbitMQ can show: its death, its silence, its refusals."""
 
 import asyncio
 import socket

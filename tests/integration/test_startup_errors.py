@@ -45,7 +45,7 @@ class Scene:
         return self.files.identity(self.names[role])
 
     def facts(self, role: Role) -> dict[str, object]:
-        """What a complaint may quote."""
+        """Facts that a complaint may quote."""
         other = another(role)
         return {
             "role": role.value,

@@ -1,4 +1,4 @@
-"""What is released: wheel and sdist, and the wheel installed as users do, with no source tree in reach."""
+"""A release: wheel and sdist, and the wheel installed as users do, with no source tree in reach."""
 
 import json
 import os
@@ -49,7 +49,7 @@ class Environment:
 
     @property
     def packages(self) -> Path:
-        """Where its packages are."""
+        """The folder of its packages."""
         [found] = self.folder.glob("lib/python*/site-packages")
         return found
 

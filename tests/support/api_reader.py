@@ -25,13 +25,13 @@ WAYS = {
     "/api/v1/runs/{run}/export": ["?format=json", "?format=csv&table=rounds", "?format=csv&table=costs"],
     "/api/v1/events": ["?limit=1000", "?after=0&limit=1000", "?run={run}&limit=1000"],
 }
-"""How a route is asked that answers in several ways."""
+"""Queries of routes that answer in several ways."""
 OPEN_METRICS = "application/openmetrics-text"
 
 
 @dataclass(slots=True)
 class ApiReader:
-    """What was answered, route by route, and what came on the stream."""
+    """All answers, route by route, and all that came on the stream."""
 
     url: str
     tokens: Tokens

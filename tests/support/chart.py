@@ -1,4 +1,4 @@
-"""What Helm makes of a chart and a values file, as the objects that a cluster would be given."""
+"""A chart and a values file, rendered by Helm to the objects that a cluster would be given."""
 
 import shutil
 import sys
@@ -68,7 +68,7 @@ def run_helm(*arguments: str) -> Done:
 
 
 def template(release: Release, *more: str) -> Done:
-    """What `helm template` says, with more arguments than the release's own."""
+    """Run `helm template`, with more arguments than the release's own."""
     return run_helm(
         *("template", release.name, str(CHARTS / release.chart), "--namespace", NAMESPACE),
         *("--values", str(values_file(release)), *release.given, *more),

@@ -21,7 +21,7 @@ CODE = "from hubbub_cli.main import main; main()"
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command ended and what it said."""
+    """The end of a command: its exit code, and all it said."""
 
     code: int
     out: str
@@ -38,12 +38,12 @@ class Ended:
         return json.loads(self.out)
 
     def check_done(self) -> str:
-        """All went well; gives what was said."""
+        """Check that all went well, and return what was said."""
         assert self.code == 0, self
         return self.out
 
     def check_refused(self, complaint: str) -> None:
-        """What was asked for cannot be: told in one line, and nothing else was said."""
+        """Check that the command said in one line, and nothing else, that what was asked for cannot be."""
         assert (self.code, self.out) == (2, ""), self
         assert complaint in self.err
         assert self.err.count("\n") == 1

@@ -29,11 +29,11 @@ _HUBBUB = f"#!{HOST}{sys.executable}\nfrom hubbub_cli.main import main\nmain()\n
 _IMAGE_PROGRAMS = {f"{_CONSOLE}/hubbub": _HUBBUB}
 _TAIL_LINES = 15
 _ON_THE_WAY = ("unshare", "setpriv")
-"""What the first process of a container is before it is itself."""
+"""Programs that the first process of a container is before it is itself."""
 
 
 def image_environment(service: Service) -> dict[str, str]:
-    """What the image sets, and what finds here what would be in it."""
+    """The image's variables, and those that find here what would be in it."""
     if service.target is None:
         # As RabbitMQ's own image: any user may run it, and signals reach the node.
         return {"PATH": f"{server_scripts()}:{_PATH}", "LANG": "C.UTF-8", "RUNNING_UNDER_SYSTEMD": "true"}
@@ -47,7 +47,7 @@ def image_environment(service: Service) -> dict[str, str]:
 
 
 def first_command(service: Service) -> list[str]:
-    """What a container of this service runs."""
+    """The command that a container of this service runs."""
     image = ["rabbitmq-server"] if service.target is None else read_targets()[service.target].entrypoint
     return [*service.content.get("entrypoint", image), *service.content.get("command", ())]
 
@@ -78,7 +78,7 @@ class ComposeEngine:
         self._networks.__exit__(kind, error, traceback)
 
     def volume(self, name: str) -> Path:
-        """Where a named volume is on this machine."""
+        """The folder on this machine of a named volume."""
         return self._folder / "volumes" / name
 
     # As the engine's commands ------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def _first_process(guard: int) -> int:
 
 
 def _read(pid: int, name: str) -> str:
-    """What the system says of a process; nothing if it is gone."""
+    """A file of the system about a process; empty if the process is gone."""
     try:
         return Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8")
     except (FileNotFoundError, ProcessLookupError):
@@ -228,7 +228,7 @@ def _read(pid: int, name: str) -> str:
 
 
 def _describe_tree(pid: int) -> Iterator[str]:
-    """What a process and all that came of it are at, as far as the kernel says."""
+    """Describe a process and all that came of it, as far as the kernel says."""
     process = Path(f"/proc/{pid}")
     told = []
     for name in ("comm", "wchan", "stack"):

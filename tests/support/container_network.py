@@ -24,7 +24,7 @@ def find_obstacle() -> str | None:
 
 
 class Networks:
-    """Which container is on which network, and under what address."""
+    """Containers, their networks, and their addresses on each."""
 
     def __init__(self, members: Mapping[str, Sequence[str]]) -> None:
         """Take the networks of each container."""

@@ -12,7 +12,7 @@ DOCKERFILE = Path(__file__).parents[2] / "Dockerfile"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a container of this image starts with."""
+    """Settings that a container of this image starts with."""
 
     environment: dict[str, str] = field(default_factory=dict)
     entrypoint: list[str] = field(default_factory=list)

@@ -37,7 +37,7 @@ def verdicts(ended: Ended) -> dict[str, str]:
 
 
 def find(ended: Ended, check: str, verdict: str = "problem") -> dict[str, str]:
-    """What was found; it must be alone of its kind."""
+    """The finding of a check; it must be alone of its kind."""
     found: list[dict[str, str]] = [
         each for each in ended.json["checks"] if (each["check"], each["verdict"]) == (check, verdict)
     ]

@@ -68,7 +68,7 @@ class LiveCoordinator:
         return self.folder / f"{right}.token"
 
     def options(self, right: str = "change") -> tuple[str | Path, ...]:
-        """Where it is and a token for it, as options of the command."""
+        """Its address and a token for it, as options of the command."""
         return "--url", self.url, "--token-file", self.token_file(right)
 
     def manifest_file(self, manifest: Manifest) -> Path:

@@ -32,7 +32,7 @@ Line = dict[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What is left of a run: its end, each party's metrics, and the log lines of all."""
+    """The remains of a run: its end, each party's metrics, and the log lines of all."""
 
     manifest: Manifest
     state: runs.State

@@ -27,9 +27,9 @@ _CLONE_NEWNET = 0x40000000
 _PACKAGES = {"ip": "iproute2", "nft": "nftables"}
 _ANSWER_S = 5.0
 UPLINK = "uplink"
-"""What every organisation calls its wire to the outside."""
+"""The name of every organisation's wire to the outside."""
 FORBIDDEN_OUT, FORBIDDEN_IN = errno.ENETUNREACH, errno.EHOSTUNREACH
-"""How `connect` fails when the firewall on the way out forbids it, and the one on the way in."""
+"""Errors of `connect` when the firewall on the way out forbids it, and the one on the way in."""
 
 _FIREWALL = """
 table inet organisation {{
@@ -64,7 +64,7 @@ class Namespace:
 
     @property
     def path(self) -> str:
-        """Where other programs find it while this process runs."""
+        """The path at which other programs find it while this process runs."""
         return f"/proc/{os.getpid()}/fd/{self._file}"
 
     @contextmanager
@@ -102,7 +102,7 @@ class Namespace:
 
 
 class Exchange(Namespace):
-    """Where the wires of all organisations meet: it would carry everything from each to each."""
+    """The place where the wires of all organisations meet: it would carry everything from each to each."""
 
     def __init__(self, address: str) -> None:
         """`address` is that of whoever serves here."""

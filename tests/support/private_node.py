@@ -44,7 +44,7 @@ def answers_amqp(host: str, port: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class NodeTls:
-    """What a node needs to speak TLS; it takes only clients with a certificate of the same authority."""
+    """A node's files for TLS; it takes only clients with a certificate of the same authority."""
 
     ca_file: Path
     server: CertificateFiles

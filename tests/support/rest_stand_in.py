@@ -86,7 +86,7 @@ def tell_beginning(feed: EventFeed, run: RunId, sequence: int) -> None:
 
 
 class Front:
-    """What `create_app` gives; a test may add a route, or look behind the gate."""
+    """The app of `create_app`, to which a test may add a route, or look behind the gate."""
 
     def __init__(self, coordinator: StandInCoordinator | Coordinator | None = None) -> None:
         self.routes = create_routes(cast("Coordinator", coordinator or StandInCoordinator()))

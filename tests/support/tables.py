@@ -19,7 +19,7 @@ def read_table(document: Path, *columns: str) -> list[dict[str, str]]:
 
 
 def split(cell: str) -> list[str]:
-    """What a cell lists."""
+    """The items that a cell lists."""
     return [each.strip() for each in cell.split(",") if each.strip()]
 
 

@@ -1,4 +1,4 @@
-"""What the chart tells a service is what the service understands, and what it is told of is there."""
+"""The chart tells a service what the service understands, and all that it names is there."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ FURTHER = (
     *("--set", "aggregators[0].clientCertificate=true", "--set", "trainers[0].clientCertificate=true"),
     *("--set", "coordinator.clientCertificate=true", "--set", "trainers[0].settingsFile=true"),
 )
-"""What no values file turns on."""
+"""Options that no values file turns on."""
 CASES = [*((release, ()) for release in PARTIES), (PARTIES[0], FURTHER)]
 
 

@@ -45,7 +45,7 @@ def model_of(service: Service) -> type[ServiceSettings]:
 
 
 def settings_of(service: Service) -> dict[str, str]:
-    """What the file gives of a party's settings, by the names that the settings class has."""
+    """A party's settings in the file, by the names that the settings class has."""
     prefix = model_of(service).model_config.get("env_prefix", "")
     own = {name: value for name, value in service.environment.items() if name.startswith("HUBBUB_")}
     assert all(name.startswith(prefix) for name in own), own

@@ -1,4 +1,4 @@
-"""What docs/deploying.md tells people to type and to write down is tried: commands, certificates, files."""
+"""All that docs/deploying.md tells people to type and to write down is tried: commands, certificates, files."""
 
 import os
 import re
@@ -29,7 +29,7 @@ NUMBER = re.compile(r"\d+\.?\d* (?:KB|MB|s|ms)\b")
 
 
 def section(title: str) -> str:
-    """What stands below a heading, and below those under it."""
+    """The text below a heading, and below those under it."""
     begins = re.search(rf"^(#+) {re.escape(title)}$", TEXT, re.MULTILINE)
     assert begins, f"there is no section {title!r}"
     rest = TEXT[begins.end() :]
@@ -88,7 +88,7 @@ def test_from_nothing_to_an_approved_run(
 
 
 def expand(word: str) -> list[str]:
-    """What a shell makes of a word with a star in it."""
+    """Expand a word with a star in it as a shell does."""
     return sorted(map(str, Path().glob(word))) if "*" in word else [word]
 
 

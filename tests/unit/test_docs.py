@@ -42,7 +42,7 @@ OTHER_VARIABLES = {
 MAX_README_BYTES = 9_000
 VARIABLE = r"HUBBUB_[A-Z0-9_]*[A-Z0-9]"
 WRITTEN = {"None": "none", "True": "true", "False": "false"}
-"""How a setting's value is written."""
+"""Values of settings as the documents write them."""
 
 
 @dataclass(frozen=True, slots=True)

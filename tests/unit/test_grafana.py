@@ -43,7 +43,7 @@ TOKEN = re.compile(
 
 @dataclass
 class Query:
-    """What an expression asks for."""
+    """Metrics and labels that an expression asks for."""
 
     metrics: list[str] = field(default_factory=list)
     matchers: list[tuple[str, str, str, str]] = field(default_factory=list)
@@ -120,7 +120,7 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
 
 
 UNSEEN = {"hubbub_messages_late_total": {"kind"}, "hubbub_inbox_messages": set[str]()}
-"""What a good run does not show when it is over, with its labels: nothing is late, and the broker is not asked."""
+"""Metrics with labels that a good run does not show when it is over: nothing is late, nobody asks the broker."""
 
 
 def labels_of(series: Series, metric: str) -> set[str]:

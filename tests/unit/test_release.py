@@ -14,11 +14,11 @@ PLACES = {Path("shared/hubbub/__init__.py")}
 """The only file that says which version this is; the build reads it there."""
 SOURCES = ("shared", "services", "docs", "tools", "benchmarks", "examples", "pyproject.toml", "README.md")
 ELSEWHERE = ("docs/results", "docs/benchmarks.md")
-"""Which version was measured."""
+"""Documents that name the version that was measured."""
 
 
 def read_changelog() -> dict[str, str]:
-    """What each section says, by its heading, in order."""
+    """The text of each section by its heading, in order."""
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     found = list(SECTION.finditer(text))
     ends = [match.start() for match in found[1:]] + [len(text)]

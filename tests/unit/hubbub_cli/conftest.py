@@ -1,4 +1,4 @@
-"""What tests of the command share."""
+"""Fixtures that tests of the command share."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -39,7 +39,7 @@ async def put_aside(url: str, identity: Identity) -> None:
 
 @pytest.fixture
 def party(amqp_url: str, tmp_path: Path) -> Iterator[tuple[str, str, str, Path]]:
-    """How to ask for the letters of a party that has some."""
+    """Options that ask for the letters of a party that has some."""
     identity = new_identity(new_party(), Role.AGGREGATOR, "lab")
     topology = topology_for(identity.name, identity.role)
     private, _ = write_identity(identity, tmp_path)

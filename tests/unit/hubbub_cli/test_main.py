@@ -164,7 +164,7 @@ Complete = Callable[..., list[str]]
 
 @pytest.fixture
 def complete(hubbub: Hubbub, monkeypatch: pytest.MonkeyPatch) -> Complete:
-    """What a shell offers after a line."""
+    """Ask as a shell does for the words that may follow a line."""
 
     def ask(line: str, **environment: str) -> list[str]:
         told = {"_HUBBUB_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}

@@ -176,7 +176,7 @@ def test_a_roster_that_is_not_there_is_named(tmp_path: Path) -> None:
 def leave_endorsements(
     folder: Path, *clients: str, commitment: str = "c" * 64, identities: Mapping[PartyId, Identity] | None = None
 ) -> list[str]:
-    """What the trainers of a run over all clinics left on their disks, as options of the command."""
+    """Write what the trainers of a run over all clinics leave on their disks; return options of the command."""
     identities = identities or PARTIES.identities
     cohort = tuple(CohortMember(name=name, organisation=PARTIES.identities[name].organisation) for name in CLINICS)
     run = make_manifest(cohort=cohort, min_clients=3, roster_sha256=PARTIES.roster.digest, seed=11)

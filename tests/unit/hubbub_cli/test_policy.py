@@ -135,7 +135,7 @@ def test_check_shows_what_would_be_joined(desk: Desk) -> None:
 
 
 def endorsed(*names: str, **overrides: object) -> dict[str, object]:
-    """What a manifest says of a run of the same clients that it goes on from."""
+    """The fields of a manifest that goes on from a run of the same clients."""
     first = make_manifest(clients=3, servers=2, **{"roster_sha256": ROSTER.digest, **overrides})
     commitment, predecessor = gather([endorse(IDENTITIES[name], first, "c" * 64) for name in names])
     return {"initial_model_sha256": commitment, "predecessor": predecessor}

@@ -19,7 +19,7 @@ ME = PartyId("clinic-a")
 
 
 def leave_open(folder: Path) -> None:
-    """What a trainer leaves that ends in the middle of two runs."""
+    """Write the folder of a trainer that ends in the middle of two runs."""
     audit, vault = AuditLog(folder / "audit.jsonl", ME), Vault(folder / "state.sqlite")
     ledger = Ledger(folder / "ledger.sqlite")
     for number, run in enumerate((RUN, OTHER)):

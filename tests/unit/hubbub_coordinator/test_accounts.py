@@ -172,9 +172,9 @@ def test_where_v_is_known_it_is_taken() -> None:
 SCORED = {wire: make_manifest(parameters=100, wire=wire, metrics=CLASSIFIED) for wire in get_args(WireMode)}
 CLAIMS = (ScoreClaim(name="accuracy", value=0.75), ScoreClaim(name="loss", value=0.5))
 TO_SERVERS: dict[WireMode, int] = {"paper": 2 * 64, "compact": 64 + 256}
-"""What a client sends of its scores: to both aggregators, or to one of them and a seed to the other."""
+"""Bits of scores from a client: to both aggregators, or to one of them and a seed to the other."""
 FROM_SERVERS: dict[WireMode, int] = {"paper": 2 * 3 * 64, "compact": 64 + 3 * 64}
-"""What aggregators send: both to all clients, or one to the other and that one to all clients."""
+"""Bits from aggregators: both to all clients, or one to the other and that one to all clients."""
 TAGS_TO: dict[WireMode, int] = {"paper": 2 * 192, "compact": 192}
 TAGS_FROM: dict[WireMode, int] = {"paper": 2 * 3 * 192, "compact": 192 + 3 * 192}
 """The same of their three tags of 64 bits."""
@@ -203,7 +203,7 @@ def scored(wire: WireMode, *senders: PartyId) -> CoordinatorRound:
 @pytest.mark.parametrize("wire", get_args(WireMode))
 @pytest.mark.parametrize("senders", [(ONE, TWO, THREE), (ONE, THREE)])
 def test_payload_of_scores_is_the_formula_to_the_bit(wire: WireMode, senders: tuple[PartyId, ...]) -> None:
-    """Who sent none counts as no sender, and receives the sum all the same."""
+    """A client that sent none counts as no sender, and receives the sum all the same."""
     found = costs(scored(wire, *senders))
 
     assert found["scores"] == cost(len(senders) * TO_SERVERS[wire] + FROM_SERVERS[wire])

@@ -232,7 +232,7 @@ SAID = "delivered after other sums than the others"
 def test_a_phase_closes_over_the_largest_group_by_organisations_or_is_void(
     organisations: str, delivered: str, expected: str, *, in_time: bool
 ) -> None:
-    """What each client delivered: sets of one letter agree, "/" is at one aggregator alone, "-" is nothing."""
+    """A letter for each client: sets of one letter agree, "/" is at one aggregator alone, "-" is nothing."""
     names = [PartyId(f"client-{number}") for number in range(1, len(delivered) + 1)]
     cohort = tuple(
         CohortMember(name=name, organisation=PartyId(owner))
@@ -258,7 +258,7 @@ def test_a_phase_closes_over_the_largest_group_by_organisations_or_is_void(
 
 
 class Said(TypedDict, total=False):
-    """What a receipt says of a set."""
+    """Fields of a receipt."""
 
     set_id: SetId
     vectors: tuple[VectorClaim, ...]

@@ -33,7 +33,7 @@ IN_TIME = SetTimer("agreement", 2.0 + MANIFEST.phase_timeout_s, DeadlinePassed)
 
 
 def opening(number: int, at_s: float = 9.0) -> tuple[Effect, ...]:
-    """What opens a round: its machine is set up, and told to begin."""
+    """The effects that open a round: its machine is set up, and told to begin."""
     return (OpenRound(number), Tell(Key("round", MANIFEST.run_id, number), Began(at_s=at_s)))
 
 

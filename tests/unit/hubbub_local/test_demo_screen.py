@@ -1,4 +1,4 @@
-"""What a spectator is shown: a picture in a terminal, lines in a pipe."""
+"""The demo's screen: a picture in a terminal, lines in a pipe, and the times of a round."""
 
 import io
 from dataclasses import replace

@@ -23,7 +23,7 @@ SETTINGS = replace(PAPERS["mnist"], clients=2, max_rounds=2, local_steps=3, targ
 
 @dataclass
 class Trainings:
-    """How often a client trained; beyond the most it fails."""
+    """A count of trainings; beyond the most a client fails."""
 
     count: int = 0
     most: int = 1000
