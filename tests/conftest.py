@@ -26,7 +26,7 @@ _LONGEST_FIRST = (
     "simulation/test_against_plaintext.py",
     "integration/test_strategies.py",
     "integration/test_strategies_over_rabbitmq.py",
-    "unit/hubbub_cli/test_demo.py",
+    "unit/hubbub_cli/test_main_demo.py",
     "integration/test_processes.py",
     "integration/test_broker_outages.py",
     "integration/test_tls_federation.py",

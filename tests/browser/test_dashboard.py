@@ -1,7 +1,5 @@
 """The dashboard in a real browser, on a federation of real processes over RabbitMQ."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +22,7 @@ expect.set_options(timeout=WAIT_MS)
 PHONE: ViewportSize = {"width": 360, "height": 740}
 COLOURS: tuple[ColourScheme, ...] = ("light", "dark")
 PATIENCE_S = 7.0
-"""What a phase may take where somebody is missing: the page calls nobody late who is waited for less than 5 s."""
+"""The time of a phase where somebody is missing: the page calls nobody late who is waited for less than 5 s."""
 
 
 class SteadyFederation(ProcessFederation):
@@ -44,7 +42,7 @@ class SteadyFederation(ProcessFederation):
         return self._files.tokens.change
 
     def read(self, path: str) -> dict[str, Any]:
-        """What the interface says, as it says it."""
+        """The interface's answer, as it is."""
         answer = httpx.get(
             f"{self.url}/api/v1/{path}",
             headers={"Authorization": f"Bearer {self._files.tokens.read}"},
@@ -56,7 +54,7 @@ class SteadyFederation(ProcessFederation):
 
 @dataclass(frozen=True)
 class Look:
-    """What was found wrong with a page at first sight."""
+    """Faults of a page at first sight."""
 
     violations: list[str]
     too_wide: int

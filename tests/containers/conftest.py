@@ -12,6 +12,6 @@ WHAT_TO_DO = (
 
 @pytest.fixture(scope="session", autouse=True)
 def engine() -> None:
-    """Who asked for these tests is told what is missing: that nothing was tried is no success."""
+    """Tell whoever asked for these tests what is missing: that nothing was tried is no success."""
     if problem := find_problem():
         pytest.exit(f"{problem}\n{WHAT_TO_DO}", returncode=1)

@@ -15,15 +15,8 @@ def test_the_transport_keeps_its_promises_over_a_broker_in_a_container() -> None
     try:
         ended = subprocess.run(
             [
-                sys.executable,
-                "-m",
-                "pytest",
-                "tests/contract/test_transport.py",
-                "-k",
-                "rabbitmq",
-                "-q",
-                "-p",
-                "no:cacheprovider",
+                *(sys.executable, "-m", "pytest", "tests/contract/test_transport.py"),
+                *("-k", "rabbitmq", "-q", "-p", "no:cacheprovider"),
             ],
             cwd=ROOT,
             env={**os.environ, URL_VARIABLE: broker.url},

@@ -36,11 +36,7 @@ def test_only_the_trainer_has_torch_and_data(service: str) -> None:
 
     assert (
         found.split()
-        == {
-            "coordinator": ["psycopg", "plotly"],
-            "aggregator": [],
-            "trainer": ["torch", "sklearn"],
-        }[service]
+        == {"coordinator": ["psycopg", "plotly"], "aggregator": [], "trainer": ["torch", "sklearn"]}[service]
     )
 
 

@@ -1,6 +1,4 @@
-"""What the benchmarks measure of processes is a real run of them."""
-
-from __future__ import annotations
+"""The benchmarks of processes measure a real run of them."""
 
 from collections.abc import Iterator
 

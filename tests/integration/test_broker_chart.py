@@ -1,7 +1,5 @@
 """The configuration that the broker's chart mounts is one that a real RabbitMQ takes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket
@@ -73,7 +71,7 @@ def broker(rabbitmq_server: None, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 def lay_out(folder: Path, files: PartyFiles, authority: Authority) -> None:
-    """What the chart mounts from Secrets."""
+    """Write the files that the chart mounts from Secrets."""
     users = [BrokerUser(each.name, each.role, each.broker_password_hash) for each in files.parties.roster.parties]
     (folder / "definitions.json").write_text(json.dumps(make_definitions(users)), encoding="utf-8")
     server = authority.certify_server("localhost", "127.0.0.1")

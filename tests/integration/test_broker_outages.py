@@ -1,7 +1,5 @@
 """Brokers that are half there: short of memory, cut off mid-sentence, slow to notice, two nodes of three."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator

@@ -1,7 +1,5 @@
 """Least privilege and TLS at a real broker that was told all it knows by `hubbub roster broker-config`."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -36,21 +34,11 @@ from hubbub.trust.roster import build_roster
 from hubbub_cli.main import app
 from support.aio import aio
 from support.certificates import Authority, CertificateFiles
+from support.doctor_scene import ADA, ALAN, ANNA, BERT, CORA, ROLES
 from support.private_node import NodeTls, PrivateNode
 from support.twins import PAUSE, Recorder
 
 pytestmark = pytest.mark.broker
-
-ANNA, BERT = PartyId("anna"), PartyId("bert")
-ADA, ALAN = PartyId("ada"), PartyId("alan")
-CORA = PartyId("cora")
-PARTIES = {
-    ANNA: Role.CLIENT,
-    BERT: Role.CLIENT,
-    ADA: Role.AGGREGATOR,
-    ALAN: Role.AGGREGATOR,
-    CORA: Role.COORDINATOR,
-}
 
 
 @dataclass(frozen=True)
@@ -71,7 +59,7 @@ class Federation:
     ) -> RabbitMqTransport:
         return RabbitMqTransport(
             f"amqp://127.0.0.1:{self.node.port}/",
-            topology or topology_for(party, PARTIES[party]),
+            topology or topology_for(party, ROLES[party]),
             login=login or self.login(party),
             reconnect_interval_s=0.1,
             retry_pause=PAUSE,
@@ -108,7 +96,7 @@ def federation(rabbitmq_server: None, tmp_path_factory: pytest.TempPathFactory) 
     authority, stranger = Authority(folder / "ours"), Authority(folder / "theirs")
     # Not for 127.0.0.1, by which it can be reached all the same.
     server, client = authority.certify_server("localhost"), authority.certify_client("ada")
-    identities = {name: new_identity(name, role, f"lab-of-{name}") for name, role in PARTIES.items()}
+    identities = {name: new_identity(name, role, f"lab-of-{name}") for name, role in ROLES.items()}
     with PrivateNode(NodeTls(authority.ca_file, server)) as node:
         node.ctl("import_definitions", str(write_definitions(identities, folder)))
         yield Federation(node, identities, authority, stranger, client)
@@ -120,8 +108,8 @@ def federation(rabbitmq_server: None, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.mark.parametrize(("sender", "recipient"), FLOWS, ids=lambda role: role.value)
 @aio
 async def test_each_flow_works_from_login_to_login(federation: Federation, sender: Role, recipient: Role) -> None:
-    first = next(name for name, role in PARTIES.items() if role is sender)
-    last = next(name for name, role in reversed(PARTIES.items()) if role is recipient)
+    first = next(name for name, role in ROLES.items() if role is sender)
+    last = next(name for name, role in reversed(ROLES.items()) if role is recipient)
     recorder, address = Recorder(), route(sender, recipient, last)
     [queue] = [each.queue for each in topology_for(last, recipient).bindings if each.address == address]
 
@@ -142,7 +130,7 @@ async def test_each_role_puts_aside_what_it_rejects_and_reads_it_and_asks_what_w
 
     async with federation.transport(ANNA) as theirs, federation.transport(party) as ours:
         await ours.subscribe(queue, recorder)
-        await theirs.publish(route(Role.CLIENT, PARTIES[party], party), b"bad")
+        await theirs.publish(route(Role.CLIENT, ROLES[party], party), b"bad")
         await recorder.wait_for(1)
     async with federation.transport(party) as reader:
         dead = await reader.dead_letters(dead_letter_queue(party))
@@ -249,7 +237,7 @@ async def test_who_published_is_told_and_nobody_where_a_message_does_not_say(fed
 
 def forbidden_addresses(party: PartyId, other: PartyId) -> set[Address]:
     """Every exchange that a role has no flow to, the broker's own ones, and another's dead letters."""
-    allowed = {exchange for (sender, _), exchange in FLOWS.items() if sender is PARTIES[party]}
+    allowed = {exchange for (sender, _), exchange in FLOWS.items() if sender is ROLES[party]}
     return {
         *(Address(exchange, BERT) for exchange in EXCHANGES if exchange not in allowed),
         Address("", inbox(other)),

@@ -1,14 +1,11 @@
 """docker-compose.yml, carried out: its services, as processes with exactly what it gives them, complete a run."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 import yaml  # type: ignore[import-untyped]  # It ships no types.
@@ -20,6 +17,7 @@ from support.compose_engine import ComposeEngine
 from support.compose_file import ROOT, read_env_file, read_services
 from support.container_network import find_obstacle
 from support.container_root import HOST
+from support.program import Done
 from support.thorough import only_thorough
 
 TRAINERS = [f"trainer-{number}" for number in range(1, 6)]
@@ -44,7 +42,7 @@ class Trial:
 
     engine: ComposeEngine
     run: str
-    watched: CompletedProcess[str]
+    watched: Done
 
     def digest_of(self, trainer: str) -> str:
         file = self.engine.volume(f"{trainer}-state") / "runs" / self.run / "model.sha256"

@@ -4,15 +4,15 @@ RabbitMQ closes the channel of such a consumer and delivers all that it held aga
 an acknowledgement while training, adding or waiting for somebody else.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,13 +28,12 @@ from hubbub.transport.rabbitmq import RabbitMqTransport
 from hubbub.transport.topology import DELIVERY_LIMIT, Topology, inbox, merge, route, topology_for
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
-from hubbub_local.federation import start_federation
+from hubbub_local.federation import Federation, start_federation
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.workspace import digest
 from support.aio import TEST_TIMEOUT_S, aio_within
 from support.broker import declared
-from support.builders import make_manifest
 from support.held_task import HeldTask, Silence
+from support.live_coordinator import manifest_of
 from support.parties import parties_of
 from support.plain_run import run_plainly
 from support.private_node import PrivateNode
@@ -80,16 +79,26 @@ class CountingTransport(RabbitMqTransport):
 
 
 def draw_up() -> Manifest:
-    return make_manifest(
-        strategy="sec-union",
-        q=3,
-        parameters=TASK.count_parameters(),
-        task=TASK.name,
-        rounds=2,
-        seed=SEED,
-        initial_model_sha256=digest(TASK.initial_model(SEED)),
-        chunk_bytes=256,
-    )
+    return manifest_of(TASK, seed=SEED, strategy="sec-union", q=3, chunk_bytes=256)
+
+
+@asynccontextmanager
+async def start(
+    manifest: Manifest, url: str, deliveries: list[Delivery], folder: Path, **how: Any
+) -> AsyncIterator[Federation]:
+    """A federation over the broker, whose deliveries are noted."""
+    parties = parties_of(manifest)
+
+    def connect(_: PartyId, topology: Topology) -> Transport:
+        return CountingTransport(url, topology, deliveries)
+
+    async with (
+        declared(url, merge(topology_for(party.name, party.role) for party in parties.roster.parties)),
+        start_federation(
+            manifest, parties=parties, folder=folder, demo_seed=DEMO_SEED, connect=connect, **how
+        ) as federation,
+    ):
+        yield federation
 
 
 def most_chunks(deliveries: list[Delivery], kind: type[ShareChunk | SumChunk]) -> int:
@@ -100,7 +109,7 @@ def most_chunks(deliveries: list[Delivery], kind: type[ShareChunk | SumChunk]) -
 
 
 def how_long_it_collected(moments: list[Transition]) -> float:
-    """How long the first phase of the first round took, from its order to its close."""
+    """The time of the first round's first phase, from its order to its close."""
     first = [moment for moment in moments if moment.key.kind == "round"]
     closed = next(moment for moment in first if moment.after is rounds.State.RELEASING)
     return closed.at_s - first[0].at_s
@@ -114,7 +123,7 @@ async def test_disk_that_is_full_longer_than_the_brokers_patience_costs_no_messa
     impatient_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest, deliveries = draw_up(), list[Delivery]()
-    parties, attempts, room, write = parties_of(manifest), list[Path](), threading.Event(), spool._write
+    attempts, room, write = list[Path](), threading.Event(), spool._write
 
     def write_if_there_is_room(slot: Path, number: int, name: bytes, payload: bytes) -> None:
         if not room.is_set():
@@ -122,22 +131,9 @@ async def test_disk_that_is_full_longer_than_the_brokers_patience_costs_no_messa
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write(slot, number, name, payload)
 
-    def connect(_: PartyId, topology: Topology) -> Transport:
-        return CountingTransport(impatient_url, topology, deliveries)
-
     monkeypatch.setattr(spool, "_write", write_if_there_is_room)
     monkeypatch.setattr("hubbub.runtime.effects.PAUSE_S", PHASE_S / DELIVERY_LIMIT / 2)
-    async with (
-        declared(impatient_url, merge(topology_for(party.name, party.role) for party in parties.roster.parties)),
-        start_federation(
-            manifest,
-            parties=parties,
-            folder=tmp_path,
-            load_task=lambda _: TASK,
-            demo_seed=DEMO_SEED,
-            connect=connect,
-        ) as federation,
-    ):
+    async with start(manifest, impatient_url, deliveries, tmp_path, load_task=lambda _: TASK) as federation:
         asyncio.get_running_loop().call_later(PHASE_S, room.set)
         state, _ = await federation.run(manifest)
 
@@ -151,23 +147,10 @@ async def test_phase_longer_than_the_brokers_patience_delivers_every_chunk_once(
     impatient_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     manifest, deliveries, moments = draw_up(), list[Delivery](), list[Transition]()
-    parties, silence = parties_of(manifest), Silence((2, 1), patience_s=2 * PHASE_S)
+    silence = Silence((2, 1), patience_s=2 * PHASE_S)
+    how = {"load_task": HeldTask(TASK, silence).load, "observer": moments.append}
 
-    def connect(_: PartyId, topology: Topology) -> Transport:
-        return CountingTransport(impatient_url, topology, deliveries)
-
-    async with (
-        declared(impatient_url, merge(topology_for(party.name, party.role) for party in parties.roster.parties)),
-        start_federation(
-            manifest,
-            parties=parties,
-            folder=tmp_path,
-            load_task=HeldTask(TASK, silence).load,
-            demo_seed=DEMO_SEED,
-            connect=connect,
-            observer=moments.append,
-        ) as federation,
-    ):
+    async with start(manifest, impatient_url, deliveries, tmp_path, **how) as federation:
         # The others have sent their shares long before, and all aggregators wait for this client.
         asyncio.get_running_loop().call_later(PHASE_S, silence.lift_all)
         state, _ = await federation.run(manifest)
@@ -188,7 +171,7 @@ async def test_phase_longer_than_the_brokers_patience_delivers_every_chunk_once(
 
 @in_time
 async def test_consumer_that_holds_its_acknowledgement_is_given_up_and_served_again(impatient_url: str) -> None:
-    """What the test above would see, were a delivery acknowledged only when the phase is over."""
+    """The test above would see this, were a delivery acknowledged only when the phase is over."""
     party, recorder, deliveries = new_party(), Recorder(), list[Delivery]()
     topology, given_up = topology_for(party, Role.AGGREGATOR), asyncio.Event()
 

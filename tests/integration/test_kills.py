@@ -4,8 +4,6 @@ Where they are killed is read off their tables. Here every state of every machin
 of one transition out of it; tests/soak has all transitions of all parties at all points.
 """
 
-from __future__ import annotations
-
 import asyncio
 from itertools import cycle
 from pathlib import Path
@@ -44,7 +42,7 @@ def rows_to_die_in() -> list[Row]:
 
 
 def plan_deaths(federation: ProcessFederation) -> tuple[Plan, int]:
-    """Who dies where, parties and points in turn, one in each round; and how many rounds it takes."""
+    """Plan who dies where, parties and points in turn, one in each round; and how many rounds it takes."""
     victims = {
         Role.COORDINATOR: cycle([federation.coordinator_name]),
         Role.AGGREGATOR: cycle(federation.aggregator_names),
@@ -63,7 +61,7 @@ def plan_deaths(federation: ProcessFederation) -> tuple[Plan, int]:
 
 
 AWAITING = Failpoint(kind="phase", state="awaiting", event="PartialArrived", point=Point.PERSISTED)
-"""Where a combiner dies: in whichever round another's sum comes after its own order, as it does in nearly all."""
+"""A combiner's death: in whichever round another's sum comes after its own order, as it does in nearly all."""
 
 
 VOID = {
@@ -79,14 +77,14 @@ VOID = {
         Failpoint(kind="round", state="closing", event="Closed", point=Point.KEPT),
     ),
 }
-"""Who dies where in a round that is void, in a run that an operator pauses."""
+"""Deaths in a round that is void, in a run that an operator pauses."""
 LEAVING = Failpoint(kind="run", state="leaving", event="RoundOver", point=Point.KEPT)
-"""Where a client dies that has missed the end."""
+"""The death of a client that has missed the end."""
 CATCHING_UP = (
     Failpoint(kind="catchup", state="asking", event="PeerVouched", point=Point.KEPT),
     Failpoint(kind="catchup", state="checking", event="SnapshotTaken", point=Point.BEFORE),
 )
-"""Where a client dies whose inbox has overflowed."""
+"""The deaths of a client whose inbox has overflowed."""
 
 
 def test_rows_that_a_run_takes_are_those_that_are_said_to_be(tmp_path: Path) -> None:
@@ -231,18 +229,12 @@ def test_client_whose_inbox_has_overflowed_and_that_dies_over_it_comes_to_hold_t
 
 
 def plan_outages(federation: ProcessFederation) -> list[tuple[PartyId, Failpoint]]:
-    """Who stands still where, in the order in which a run comes by, so that the broker can be killed just then."""
+    """Plan who stands still where, in the order of a run, so that the broker can be killed just then."""
     coordinator, aggregator = federation.coordinator_name, federation.aggregator_names[0]
 
     def halt(kind: str, state: str, event: str, number: int = 0, phase: str = "") -> Failpoint:
         return Failpoint(
-            kind=kind,
-            state=state,
-            event=event,
-            point=Point.KEPT,
-            round=number,
-            phase=phase,
-            action=Action.HALT,
+            kind=kind, state=state, event=event, point=Point.KEPT, round=number, phase=phase, action=Action.HALT
         )
 
     every_phase = [

@@ -1,15 +1,11 @@
 """An aggregator needs the memory of a few chunks, however long the vectors and however many the clients."""
 
-from __future__ import annotations
-
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from support.patience import HANG_S
+from support.program import run_python
 
 ROOT = Path(__file__).parents[2]
 PARAMETERS = 20_000_000
@@ -33,16 +29,9 @@ print(read_bytes("VmHWM") - before)
 
 def measure_growth(clients: int) -> int:
     """Measure in a process of its own: memory that this one has used and freed would hide the growth."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROBE, str(PARAMETERS), str(clients)],
-        cwd=ROOT,
-        # The allocator keeps what each thread freed, and how many threads there are depends on the load.
-        env={**os.environ, "MALLOC_ARENA_MAX": "2"},
-        capture_output=True,
-        text=True,
-        timeout=HANG_S,
-        check=False,
-    )
+    # The allocator keeps what each thread freed, and how many threads there are depends on the load.
+    environment = {**os.environ, "MALLOC_ARENA_MAX": "2"}
+    done = run_python("-c", PROBE, str(PARAMETERS), str(clients), cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
 

@@ -1,7 +1,5 @@
 """Health and metrics of services that run as processes of their own, over a real RabbitMQ."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -29,7 +27,7 @@ SHARES = ("dense-share-chunk", "share-seed")
 
 
 class Metrics:
-    """What one party counted."""
+    """All metrics of one party."""
 
     def __init__(self, text: str) -> None:
         self._samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]

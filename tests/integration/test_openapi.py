@@ -3,12 +3,8 @@
 Some hundreds of requests here, drawn in the same way each time; `make soak` draws many thousands anew.
 """
 
-from __future__ import annotations
-
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +26,7 @@ from hubbub.ids import RunId
 from hubbub.messages.manifest import Manifest
 from support.live_coordinator import TOKENS, LiveCoordinator, live_coordinator, make_run
 from support.patience import HANG_S
+from support.program import run_python
 
 WANTED = os.environ.get("HUBBUB_API_EXAMPLES")
 EXAMPLES = int(WANTED or "5")
@@ -73,17 +70,11 @@ def test_every_answer_to_whatever_may_be_asked_is_as_described(
     settings = tmp_path / "schemathesis.toml"
     settings.write_text(write_settings(make_run(), known), encoding="utf-8")
 
-    asked = subprocess.run(
-        [
-            *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(settings)),
-            *("run", f"{live.url}/openapi.json"),
-        ],
+    asked = run_python(
+        *("-m", "schemathesis.cli", "--config-file", settings, "run", f"{live.url}/openapi.json"),
         cwd=tmp_path,
         env={**os.environ, "NO_COLOR": "1", "COLUMNS": "115"},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
+        timeout_s=DEADLINE_S,
     )
 
     assert asked.returncode == 0, asked.stdout + asked.stderr
@@ -93,7 +84,7 @@ def test_every_answer_to_whatever_may_be_asked_is_as_described(
 
 
 def write_settings(manifest: Manifest, known: list[RunId]) -> str:
-    """What the requests are made of: everything at random, and now and then what there is."""
+    """Settings of the requests: everything at random, and now and then what there is."""
     words = {
         "runs": known,
         "rounds": [1, 2],

@@ -4,8 +4,6 @@ The office has the broker and the coordinator; one hospital two trainers, anothe
 university the other aggregator.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -45,7 +43,7 @@ HALT = Failpoint(
     phase="union",
     action=Action.HALT,
 )
-"""Where the university's aggregator stands still: it may release, and nobody has heard of it."""
+"""The point at which the university's aggregator stands still: it may release, and nobody has heard of it."""
 
 
 class NetworkedFederation(ProcessFederation):
@@ -70,7 +68,7 @@ class NetworkedFederation(ProcessFederation):
 
     @property
     def addresses(self) -> dict[PartyId, str]:
-        """Where each party speaks from."""
+        """The address that each party speaks from."""
         outside = {name: organisation.address for name, organisation in self.organisations.items()}
         return {name: outside.get(home, self.office.address) for name, home in self.homes.items()}
 
@@ -79,14 +77,14 @@ class NetworkedFederation(ProcessFederation):
         return self.office if home == OFFICE else self.organisations[home].namespace
 
     def port_of(self, name: PartyId) -> int:
-        """Where a party listens, for whoever is let through to it."""
+        """The port at which a party listens, for whoever is let through to it."""
         if name == self.coordinator_name:
             return urlsplit(self.url).port or 0
         said = self.services[name].wait_for_message(PROBES)
         return urlsplit(said.removeprefix(PROBES)).port or 0
 
     def list_connections(self, *fields: str) -> set[tuple[str, ...]]:
-        """What the broker knows of those who are connected."""
+        """Facts that the broker knows of those who are connected."""
         with self.office.entered():
             return self.broker.list_connections(*fields)
 
@@ -95,10 +93,7 @@ class NetworkedFederation(ProcessFederation):
             return super().__enter__()
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         with self.office.entered():
             super().__exit__(kind, error, traceback)

@@ -1,7 +1,5 @@
 """The services as processes of their own, over a real RabbitMQ."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import secrets
@@ -167,11 +165,7 @@ def believable(role: Role, manifest: Manifest) -> tuple[PartyId, Message]:
 async def publish_straight(
     url: str, federation: ProcessFederation, poison: dict[PartyId, dict[str, bytes]]
 ) -> None:
-    senders = {
-        Role.AGGREGATOR: Role.CLIENT,
-        Role.CLIENT: Role.AGGREGATOR,
-        Role.COORDINATOR: Role.AGGREGATOR,
-    }
+    senders = {Role.AGGREGATOR: Role.CLIENT, Role.CLIENT: Role.AGGREGATOR, Role.COORDINATOR: Role.AGGREGATOR}
     async with RabbitMqTransport(url, topology_of(federation.roster)) as transport:
         for name, role in federation.roles.items():
             for body in poison[name].values():

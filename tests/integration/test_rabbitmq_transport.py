@@ -1,6 +1,4 @@
-"""What only a real RabbitMQ can show: its death, its silence, its refusals."""
-
-from __future__ import annotations
+"""Things that only a real RabbitMQ can show: its death, its silence, its refusals."""
 
 import asyncio
 import socket
@@ -14,13 +12,7 @@ from hubbub.errors import BrokerRefused, BrokerUnreachable, TransportError
 from hubbub.ids import Role
 from hubbub.transport.base import ACK, Delivery, Verdict
 from hubbub.transport.rabbitmq import RabbitMqTransport, declare_topology, remove_topology
-from hubbub.transport.topology import (
-    Topology,
-    dead_letter_exchange,
-    dead_letter_queue,
-    inbox,
-    topology_for,
-)
+from hubbub.transport.topology import Topology, dead_letter_exchange, dead_letter_queue, inbox, topology_for
 from support.aio import aio, aio_within
 from support.private_node import PrivateNode
 from support.twins import (

@@ -1,7 +1,5 @@
 """A service that cannot start says why and what to do, in one line, and ends."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import socket
@@ -47,7 +45,7 @@ class Scene:
         return self.files.identity(self.names[role])
 
     def facts(self, role: Role) -> dict[str, object]:
-        """What a complaint may quote."""
+        """Facts that a complaint may quote."""
         other = another(role)
         return {
             "role": role.value,
@@ -186,10 +184,7 @@ def policy(**limits: object) -> Spoil:
 
 
 def tls(scheme: str) -> Spoil:
-    return lambda scene, _: {
-        "amqp_url": f"{scheme}://127.0.0.1:1/",
-        "amqp_ca_file": str(scene.folder / "ca.pem"),
-    }
+    return lambda scene, _: {"amqp_url": f"{scheme}://127.0.0.1:1/", "amqp_ca_file": str(scene.folder / "ca.pem")}
 
 
 MEMBERS = (Role.CLIENT, Role.AGGREGATOR)
@@ -311,10 +306,7 @@ def take_port(scene: Scene, _: Role) -> dict[str, str]:
             "change.token holds a token and is open to other users",
         ),
         (lambda s, _: rewrite(s.files.token("read"), "short"), "the read token is shorter than 32 characters"),
-        (
-            lambda s, _: rewrite(s.files.token("read"), s.files.tokens.change),
-            "token are the same; they must",
-        ),
+        (lambda s, _: rewrite(s.files.token("read"), s.files.tokens.change), "token are the same; they must"),
         (take_port, "cannot listen on 127.0.0.1:{port}: set HUBBUB_COORDINATOR_PORT to a free port"),
     ],
     ids=["token missing", "token open to others", "token too short", "tokens equal", "port taken"],

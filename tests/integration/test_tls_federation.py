@@ -1,7 +1,5 @@
 """A whole federation as an operator sets it up: definitions from the roster, a login for each party, TLS."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,11 +1,8 @@
-"""What is released: wheel and sdist, and the wheel installed as users do, with no source tree in reach."""
-
-from __future__ import annotations
+"""A release: wheel and sdist, and the wheel installed as users do, with no source tree in reach."""
 
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tarfile
 import venv
@@ -20,7 +17,7 @@ from types import ModuleType
 import pytest
 
 from hubbub import __version__
-from support.patience import HANG_S
+from support.program import Done, run_program
 from support.thorough import only_thorough
 
 ROOT = Path(__file__).parents[2]
@@ -52,21 +49,14 @@ class Environment:
 
     @property
     def packages(self) -> Path:
-        """Where its packages are."""
+        """The folder of its packages."""
         [found] = self.folder.glob("lib/python*/site-packages")
         return found
 
-    def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(self, program: str, *arguments: str) -> Done:
         """Run one with nothing of this process's environment, so that it finds no source tree."""
-        return subprocess.run(
-            [str(self.folder / "bin" / program), *arguments],
-            cwd=self.desk,
-            env={"PATH": "/usr/bin:/bin", "HOME": str(self.desk), "COLUMNS": "200"},
-            capture_output=True,
-            text=True,
-            timeout=HANG_S,
-            check=False,
-        )
+        environment = {"PATH": "/usr/bin:/bin", "HOME": str(self.desk), "COLUMNS": "200"}
+        return run_program(self.folder / "bin" / program, *arguments, cwd=self.desk, env=environment)
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,6 @@ Every byte of every answer is kept, as it comes over the network, and so is the 
 run to its end.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import defaultdict
@@ -16,14 +14,7 @@ from urllib.parse import urlsplit
 
 from hubbub.messages.manifest import Manifest
 from hubbub.runtime.web_server import listen
-from hubbub_coordinator.api.access import (
-    ASSETS_FOLDER,
-    DESCRIPTION_PATH,
-    DOCS_PATH,
-    ICON_PATH,
-    PAGE_PATH,
-    Tokens,
-)
+from hubbub_coordinator.api.access import ASSETS_FOLDER, DESCRIPTION_PATH, DOCS_PATH, ICON_PATH, PAGE_PATH, Tokens
 from hubbub_coordinator.api.app import answering
 from hubbub_coordinator.api.pages import find_assets
 from hubbub_coordinator.event_feed import EventFeed
@@ -34,13 +25,13 @@ WAYS = {
     "/api/v1/runs/{run}/export": ["?format=json", "?format=csv&table=rounds", "?format=csv&table=costs"],
     "/api/v1/events": ["?limit=1000", "?after=0&limit=1000", "?run={run}&limit=1000"],
 }
-"""How a route is asked that answers in several ways."""
+"""Queries of routes that answer in several ways."""
 OPEN_METRICS = "application/openmetrics-text"
 
 
 @dataclass(slots=True)
 class ApiReader:
-    """What was answered, route by route, and what came on the stream."""
+    """All answers, route by route, and all that came on the stream."""
 
     url: str
     tokens: Tokens

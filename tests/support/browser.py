@@ -3,8 +3,6 @@
 In this order: the program named by HUBBUB_TEST_CHROMIUM; one that is installed; Debian's package, as root.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator
@@ -35,7 +33,7 @@ FLAGS = (
     "--disable-sync",
 )
 NETWORK_FAILURE = "Failed to load resource: net::ERR_"
-"""How Chromium itself notes in the console that a server did not answer."""
+"""Chromium's own note in the console that a server did not answer."""
 WHAT_TO_DO = f"""
 Tests of the pages need Chromium. Any one of these will do:
   - install it:            apt-get install chromium
@@ -140,7 +138,7 @@ def _open(context: BrowserContext, watch: Watch) -> Page:
 
 
 def axe(page: Page) -> list[str]:
-    """What axe-core has against a page as it is, one line for each rule and place.
+    """List axe-core's complaints about a page as it is, one line for each rule and place.
 
     It is evaluated, not loaded: the page's policy lets no script in that is not the coordinator's.
     """

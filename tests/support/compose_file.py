@@ -1,7 +1,5 @@
 """A compose file as the engine reads it: anchors and merges resolved, variables put in, mounts taken apart."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # It ships no types.
+
+from support.program import run_python
 
 ROOT = Path(__file__).parents[2]
 COMPOSE_FILE = ROOT / "docker-compose.yml"
@@ -93,6 +93,11 @@ def read_services(
     services = [Service(name, content) for name, content in read_compose(variables, path)["services"].items()]
     chosen = [each for each in services if not each.profiles or set(each.profiles) & set(profiles)]
     return {each.name: each for each in chosen}
+
+
+def check_compose_specification(path: Path) -> None:
+    done = run_python("-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", path)
+    assert done.returncode == 0, done.stdout
 
 
 def read_env_file(path: Path) -> dict[str, str]:

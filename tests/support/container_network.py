@@ -3,13 +3,12 @@
 All of it is in namespaces of our own, which are gone when this process is, and takes no rights on this machine.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Self
+
+from support.program import run_program
 
 TOOLS = ("unshare", "nsenter", "setpriv", "pivot_root", "ip")
 
@@ -20,17 +19,12 @@ def find_obstacle() -> str | None:
     if missing:
         return f"{', '.join(missing)} not installed (util-linux, iproute2)"
     attempt = ["unshare", "--user", "--map-root-user", "--net", "--mount", "--pid", "--fork", "--uts"]
-    tried = subprocess.run(
-        [*attempt, "ip", "link", "add", "name", "hubbub", "type", "bridge"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    tried = run_program(*attempt, "ip", "link", "add", "name", "hubbub", "type", "bridge")
     return f"namespaces are not allowed here: {tried.stderr.strip()}" if tried.returncode else None
 
 
 class Networks:
-    """Which container is on which network, and under what address."""
+    """Containers, their networks, and their addresses on each."""
 
     def __init__(self, members: Mapping[str, Sequence[str]]) -> None:
         """Take the networks of each container."""
@@ -50,9 +44,7 @@ class Networks:
             self._connect(name)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for keeper in self._keepers.values():
             keeper.communicate()
 

@@ -25,7 +25,7 @@ _AT_FDCWD, _AT_RECURSIVE, _READ_ONLY = -100, 0x8000, 0x1
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """What an engine makes a process from."""
+    """All that an engine makes a process from."""
 
     command: Sequence[str]
     environment: Mapping[str, str]
@@ -41,7 +41,7 @@ class Container:
     scratch: Sequence[str]
     """Folders in memory."""
     files: Mapping[str, str]
-    """What images have that this machine has not: programs, by path."""
+    """Programs that images have and this machine has not, by path."""
     links: Mapping[str, str]
     read_only: bool
     root: str

@@ -1,19 +1,17 @@
 """Docker, through its command line: images that were built, and containers of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import pytest
 
 from hubbub import __version__
+from support.program import run_program
 
 ASKED = "HUBBUB_CONTAINERS"
 ROOT = Path(__file__).parents[2]
@@ -35,15 +33,8 @@ class DockerError(RuntimeError):
 
 def docker(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
     """Run a command of Docker's, and return what it wrote."""
-    ended = subprocess.run(
-        ["docker", *arguments],  # noqa: S607  (Whichever Docker this machine has.)
-        cwd=ROOT,
-        env={**os.environ, **(environment or {})},
-        capture_output=True,
-        text=True,
-        timeout=_COMMAND_S,
-        check=False,
-    )
+    variables = {**os.environ, **(environment or {})}
+    ended = run_program("docker", *arguments, cwd=ROOT, env=variables, timeout_s=_COMMAND_S)
     if ended.returncode:
         raise DockerError(f"docker {' '.join(arguments)}: {ended.returncode}\n{ended.stderr.strip()}")
     return ended.stdout
@@ -85,9 +76,7 @@ class Container:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         docker("rm", "--force", "--volumes", self.id)
 
     def wait(self) -> tuple[int, str]:

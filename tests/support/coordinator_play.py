@@ -7,16 +7,38 @@ from typing import Any, Generic, TypeVar
 from hubbub.ids import PartyId, SetId
 from hubbub.machine.effects import Key
 from hubbub.machine.table import Kind, step
-from hubbub.messages.manifest import Manifest
+from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.messages.rounds import RoundApplied
 from hubbub.messages.shares import Receipt, SignedReceipt, Traffic, VectorClaim
+from hubbub.protocol.metrics import CLASSIFICATION, regression
 from hubbub.runtime.runner import Transition
 from hubbub_coordinator.events import Began, ReceiptArrived, SumReleased, UpdateApplied
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases.round import CoordinatorRound
-from support.builders import MODEL_HMAC, TRANSCRIPT
+from support.builders import MODEL_HMAC, SIGNATURE, TRANSCRIPT
 
 T = TypeVar("T")
+
+CLASSIFIED = tuple(map(MetricClaim.of, CLASSIFICATION))
+REGRESSED = tuple(map(MetricClaim.of, regression(0.0, 10.0)))
+"""Metrics of a run, as its manifest has them."""
+
+
+def make_round(manifest: Manifest, number: int = 1, **fields: Any) -> CoordinatorRound:
+    """A round of the manifest's run; before anything has happened in it, but for the fields that are given."""
+    return CoordinatorRound(run=Key("run", manifest.run_id), number=number, manifest=manifest, **fields)
+
+
+def make_signed(
+    aggregator: PartyId,
+    client: PartyId,
+    set_id: SetId,
+    vectors: tuple[VectorClaim, ...],
+    transcript: str = TRANSCRIPT,
+) -> SignedReceipt:
+    """A receipt with a signature that nobody made: it is checked before a machine sees the receipt."""
+    receipt = Receipt(aggregator=aggregator, client=client, set_id=set_id, vectors=vectors, transcript=transcript)
+    return SignedReceipt(receipt=receipt, signature=SIGNATURE)
 
 
 class Play(Generic[T]):
@@ -44,21 +66,15 @@ class RoundPlay(Play[T]):
         self, manifest: Manifest, tell: Callable[[Transition], T], number: int = 1, **fields: Any
     ) -> None:
         self.manifest = manifest
-        data = CoordinatorRound(run=Key("run", manifest.run_id), number=number, manifest=manifest, **fields)
+        data = make_round(manifest, number, **fields)
         super().__init__(rounds.KIND, Key("round", manifest.run_id, number), data, tell)
 
     def begin(self) -> T:
         return self.feed(Began(at_s=100.0))
 
     def receive(self, client: PartyId, server: PartyId, phase: str, at_s: float = 110.0) -> T:
-        receipt = Receipt(
-            aggregator=server,
-            client=client,
-            set_id=SetId(f"{self.manifest.clients.index(client):032x}"),
-            vectors=self._claim(phase),
-            transcript=TRANSCRIPT,
-        )
-        signed = SignedReceipt(receipt=receipt, signature="5a" * 64)
+        set_id = SetId(f"{self.manifest.clients.index(client):032x}")
+        signed = make_signed(server, client, set_id, self._claim(phase))
         return self.feed(ReceiptArrived(at_s=at_s, phase=phase, receipt=signed))
 
     def deliver(self, *but: PartyId, phase: str = "", at_s: float = 110.0) -> None:

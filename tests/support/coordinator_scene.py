@@ -27,10 +27,10 @@ from support.deaths import Fate, MortalTransport, make_mortal
 from support.parties import identity_of, roster_of, sign_receipts
 from support.stand_in import StandIn, stand_in
 
-MANIFEST = make_manifest(clients=3, servers=2, min_clients=2, rounds=1)
+MANIFEST = make_manifest(min_clients=2, rounds=1)
 ME = MANIFEST.coordinator
 CLIENT, AGGREGATOR = MANIFEST.clients[0], MANIFEST.aggregators[0]
-ANOTHER = make_manifest(clients=3, servers=2, seed=8)
+ANOTHER = make_manifest(seed=8)
 PAUSE = RetryPause(first_s=0.01, longest_s=0.05)
 
 
@@ -192,10 +192,7 @@ class Scene:
         await self.over.wait()
 
 
-REPORT = RoundApplied(
-    model_hmac=MODEL_HMAC,
-    traffic=(),
-)
+REPORT = RoundApplied(model_hmac=MODEL_HMAC, traffic=())
 UNTOLD = {"manifest", "roster_sha256", "run", "format"}
 
 

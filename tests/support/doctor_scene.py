@@ -1,8 +1,5 @@
 """A federation for `hubbub doctor` to look at, and what it found."""
 
-from __future__ import annotations
-
-import json
 from pathlib import Path
 
 from hubbub.ids import PartyId, Role
@@ -33,16 +30,16 @@ def verdicts(ended: Ended) -> dict[str, str]:
     """The worst verdict on each thing that was looked at."""
     order = list(CheckStatus)
     found: dict[str, str] = {}
-    for each in json.loads(ended.out)["checks"]:
+    for each in ended.json["checks"]:
         rank = max(order.index(each["verdict"]), order.index(CheckStatus(found.get(each["check"], "ok"))))
         found[each["check"]] = order[rank] if each["verdict"] != "skipped" else found.get(each["check"], "skipped")
     return found
 
 
 def find(ended: Ended, check: str, verdict: str = "problem") -> dict[str, str]:
-    """What was found; it must be alone of its kind."""
+    """The finding of a check; it must be alone of its kind."""
     found: list[dict[str, str]] = [
-        each for each in json.loads(ended.out)["checks"] if (each["check"], each["verdict"]) == (check, verdict)
+        each for each in ended.json["checks"] if (each["check"], each["verdict"]) == (check, verdict)
     ]
     assert len(found) == 1, ended.out
     return found[0]

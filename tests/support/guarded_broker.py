@@ -1,7 +1,5 @@
 """A broker as an operator sets it up: definitions from the roster, a login for each party, TLS."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +40,6 @@ class GuardedBroker:
         """Nothing: the node goes with the test."""
 
     def list_connections(self, *fields: str) -> set[tuple[str, ...]]:
-        """Who is connected, and what the broker knows about the connection."""
+        """All who are connected, with what the broker knows about the connection."""
         lines = self.node.ctl("-q", "--no-table-headers", "list_connections", *fields).splitlines()
         return {tuple(line.split("\t")) for line in lines}

@@ -1,14 +1,12 @@
 """A federation in a thread of its own, its coordinator at an address: what commands talk to."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import defaultdict
 from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hubbub.ids import RunId
 from hubbub.messages.manifest import Manifest, MetricClaim
@@ -20,6 +18,7 @@ from hubbub_coordinator.api.app import answering
 from hubbub_coordinator.phases.round import CoordinatorRound
 from hubbub_local.federation import Federation, start_federation
 from hubbub_trainer.learning.synthetic import SyntheticTask
+from hubbub_trainer.learning.task import Task
 from hubbub_trainer.workspace import digest
 from support.builders import make_manifest
 from support.held_task import HeldTask, Silence
@@ -34,18 +33,16 @@ TOKENS = Tokens(read="r" * 32, change="c" * 32)
 PATIENCE_S = HANG_S
 
 
-def make_run(number: int = 0, *, rounds: int = 2, **fields: object) -> Manifest:
+def manifest_of(task: Task, *, seed: int = 7, **fields: Any) -> Manifest:
+    """A manifest that agrees with a task."""
+    fields |= {"parameters": task.count_parameters(), "initial_model_sha256": digest(task.initial_model(seed))}
+    return make_manifest(task=task.name, seed=seed, **fields)
+
+
+def make_run(number: int = 0, *, rounds: int = 2, **fields: Any) -> Manifest:
     """A small run; another number makes it another run."""
-    return make_manifest(
-        clients=3,
-        servers=2,
-        rounds=rounds,
-        parameters=TASK.count_parameters(),
-        task=TASK.name,
-        initial_model_sha256=digest(TASK.initial_model(7)),
-        nonce=f"{number:032x}",
-        **{"metrics": tuple(map(MetricClaim.of, TASK.metrics)), **fields},
-    )
+    metrics = tuple(map(MetricClaim.of, TASK.metrics))
+    return manifest_of(TASK, rounds=rounds, nonce=f"{number:032x}", **{"metrics": metrics, **fields})
 
 
 class LiveCoordinator:
@@ -69,6 +66,10 @@ class LiveCoordinator:
 
     def token_file(self, right: str = "change") -> Path:
         return self.folder / f"{right}.token"
+
+    def options(self, right: str = "change") -> tuple[str | Path, ...]:
+        """Its address and a token for it, as options of the command."""
+        return "--url", self.url, "--token-file", self.token_file(right)
 
     def manifest_file(self, manifest: Manifest) -> Path:
         path = self.folder / f"{manifest.run_id[:12]}.json"

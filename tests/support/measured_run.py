@@ -1,7 +1,5 @@
 """A whole run over memory, with all that its parties count and log."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json
@@ -79,12 +77,7 @@ def load_synthetic(name: str) -> Task:
 
 
 def measure_run(
-    folder: Path,
-    *,
-    strategy: str = "sec-union",
-    clients: int = 3,
-    rounds: int = 2,
-    wire: WireMode = "compact",
+    folder: Path, *, strategy: str = "sec-union", clients: int = 3, rounds: int = 2, wire: WireMode = "compact"
 ) -> Measured:
     """Run to the end, in chunks so small that a share set has several."""
     parties = make_parties(clients=clients, servers=2)

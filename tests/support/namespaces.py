@@ -11,7 +11,6 @@ import errno
 import os
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from pathlib import Path
 
 from support import debian
 from support.debian import UnavailableError
-from support.patience import HANG_S
+from support.program import run_program
 
 # `os.unshare` and `os.setns` came with Python 3.12.
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -28,9 +27,9 @@ _CLONE_NEWNET = 0x40000000
 _PACKAGES = {"ip": "iproute2", "nft": "nftables"}
 _ANSWER_S = 5.0
 UPLINK = "uplink"
-"""What every organisation calls its wire to the outside."""
+"""The name of every organisation's wire to the outside."""
 FORBIDDEN_OUT, FORBIDDEN_IN = errno.ENETUNREACH, errno.EHOSTUNREACH
-"""How `connect` fails when the firewall on the way out forbids it, and the one on the way in."""
+"""Errors of `connect` when the firewall on the way out forbids it, and the one on the way in."""
 
 _FIREWALL = """
 table inet organisation {{
@@ -65,7 +64,7 @@ class Namespace:
 
     @property
     def path(self) -> str:
-        """Where other programs find it while this process runs."""
+        """The path at which other programs find it while this process runs."""
         return f"/proc/{os.getpid()}/fd/{self._file}"
 
     @contextmanager
@@ -78,7 +77,7 @@ class Namespace:
     def run(self, *command: str, text: str = "") -> None:
         """Have a program set something up in it."""
         with self.entered():
-            done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=HANG_S, check=False)
+            done = run_program(*command, input=text)
         if done.returncode:
             raise OSError(f"{' '.join(command)}: {done.stderr.strip()}")
 
@@ -103,7 +102,7 @@ class Namespace:
 
 
 class Exchange(Namespace):
-    """Where the wires of all organisations meet: it would carry everything from each to each."""
+    """The place where the wires of all organisations meet: it would carry everything from each to each."""
 
     def __init__(self, address: str) -> None:
         """`address` is that of whoever serves here."""

@@ -1,10 +1,8 @@
-"""Which connections a set of network policies lets pass, as their specification has it.
+"""An evaluator of network policies: the connections that they let pass, as their specification has it.
 
 A pod that no policy selects for a direction is open in it. One that is selected is open to what any of those
 policies lists: policies only ever add. Both ends have to agree. Who is outside of the cluster is bound by nothing.
 """
-
-from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Mapping, Sequence

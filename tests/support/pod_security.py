@@ -1,19 +1,11 @@
 """The rules of Kubernetes' restricted pod security, as what is wrong with a pod."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 _VOLUMES = {
-    "configMap",
-    "csi",
-    "downwardAPI",
-    "emptyDir",
-    "ephemeral",
-    "persistentVolumeClaim",
-    "projected",
-    "secret",
+    *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral"),
+    *("persistentVolumeClaim", "projected", "secret"),
 }
 _SECCOMP = {"RuntimeDefault", "Localhost"}
 

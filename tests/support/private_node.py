@@ -13,8 +13,8 @@ from pathlib import Path
 
 from hubbub.transport.base import MAX_BODY_BYTES
 from support.certificates import CertificateFiles
-from support.patience import HANG_S
 from support.private_server import PrivateServer, find_free_ports
+from support.program import run_program
 
 # Debian's scripts in /usr/sbin change to the user `rabbitmq` first; these are the ones behind them.
 _DEBIAN_SCRIPTS = Path("/usr/lib/rabbitmq/bin")
@@ -44,7 +44,7 @@ def answers_amqp(host: str, port: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class NodeTls:
-    """What a node needs to speak TLS; it takes only clients with a certificate of the same authority."""
+    """A node's files for TLS; it takes only clients with a certificate of the same authority."""
 
     ca_file: Path
     server: CertificateFiles
@@ -100,15 +100,8 @@ class PrivateNode(PrivateServer):
     def ctl(self, *arguments: str) -> str:
         """Run rabbitmqctl on this node."""
         environment = {k: v for k, v in self._environment.items() if k != "RUNNING_UNDER_SYSTEMD"}
-        done = subprocess.run(
-            [str(self._scripts / "rabbitmqctl"), "-n", self.name, *arguments],
-            env=environment,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=HANG_S,
-            check=False,
-        )
+        program = self._scripts / "rabbitmqctl"
+        done = run_program(program, "-n", self.name, *arguments, env=environment, cwd=self.folder)
         if done.returncode:
             raise RuntimeError(f"rabbitmqctl {arguments[0]} failed: {done.stdout}{done.stderr}")
         return done.stdout

@@ -1,6 +1,7 @@
 """The REST interface over a stand-in for the coordinator, and requests as a server passes them on."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection
 from typing import cast
 
@@ -32,16 +33,17 @@ class StandInCoordinator:
         self.event_feed = EventFeed(kept)
         self.runner = self
         self.cancelled: list[RunId] = []
+        self.steps: Counter[RunId] = Counter()
+        self.time_s = 0.0
         self._runs = runs
         self._error = error
         self._sequence = 0
 
     def now_s(self) -> float:
-        return 0.0
+        return self.time_s
 
     def count_steps(self, run: RunId) -> int:
-        del run
-        return 0
+        return self.steps[run]
 
     def page_runs(self, **_: object) -> Page:
         return Page((), more=False, total=0)
@@ -84,7 +86,7 @@ def tell_beginning(feed: EventFeed, run: RunId, sequence: int) -> None:
 
 
 class Front:
-    """What `create_app` gives; a test may add a route, or look behind the gate."""
+    """The app of `create_app`, to which a test may add a route, or look behind the gate."""
 
     def __init__(self, coordinator: StandInCoordinator | Coordinator | None = None) -> None:
         self.routes = create_routes(cast("Coordinator", coordinator or StandInCoordinator()))

@@ -21,7 +21,7 @@ M = TypeVar("M", bound=Message)
 
 
 class StandIn:
-    """What it hears must be signed, as by `make_identity`, by whom it says it is from."""
+    """Messages to it must be signed, as by `make_identity`, by whom they say they are from."""
 
     def __init__(self, name: PartyId, role: Role, transport: Transport) -> None:
         self.name = name

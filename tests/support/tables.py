@@ -1,7 +1,5 @@
 """Tables of a document, as lists of rows, so that a test can hold a document to its word."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -21,7 +19,7 @@ def read_table(document: Path, *columns: str) -> list[dict[str, str]]:
 
 
 def split(cell: str) -> list[str]:
-    """What a cell lists."""
+    """The items that a cell lists."""
     return [each.strip() for each in cell.split(",") if each.strip()]
 
 

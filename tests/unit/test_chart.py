@@ -1,7 +1,5 @@
 """The Helm charts: what they render is what a cluster takes, and its parts fit together."""
 
-from __future__ import annotations
-
 import json
 import tarfile
 from collections.abc import Callable, Iterator
@@ -257,7 +255,7 @@ def test_the_trial_s_parties_are_those_that_federation_new_makes_and_call_the_br
 
 
 FROM_OUTSIDE = {"hubbub": {"global"}, "broker": {"global", "enabled"}}
-"""What Helm adds by itself, and what only a chart that brings this one along sets."""
+"""Keys that Helm adds by itself, or that only a chart sets that brings this one along."""
 
 
 @pytest.mark.parametrize("chart", ["hubbub", "broker"])

@@ -1,7 +1,5 @@
 """The network policies let exactly those connections pass that the documents list."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import permutations
@@ -32,7 +30,7 @@ STRANGERS = (
     Endpoint("the next machine", "203.0.113.13"),
     Endpoint("the cloud's metadata", "169.254.169.254"),
 )
-"""Who has no business here, each a mistake that a policy could make."""
+"""Endpoints that have no business here, each a mistake that a policy could make."""
 OUTSIDE_BROKER = tuple(Endpoint("broker", f"203.0.113.{number}") for number in (10, 11, 12))
 PORTS = (22, 53, 80, 443, 4369, 5432, 5671, 5672, 6443, 8750, 8751, 15671, 15672, 15691, 15692, 25672)
 GATES = tuple(Gate(protocol, port) for port in PORTS for protocol in ("TCP", "UDP"))

@@ -1,7 +1,5 @@
 """Pods of the charts run where a namespace enforces restricted pod security, and with as little as they need."""
 
-from __future__ import annotations
-
 import pytest
 
 from hubbub.transport.base import MAX_BODY_BYTES

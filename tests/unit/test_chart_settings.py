@@ -1,6 +1,4 @@
-"""What the chart tells a service is what the service understands, and what it is told of is there."""
-
-from __future__ import annotations
+"""The chart tells a service what the service understands, and all that it names is there."""
 
 from pathlib import Path
 from typing import Any
@@ -10,19 +8,13 @@ from pydantic import SecretStr
 
 from hubbub.runtime.health import Vitals, create_app
 from hubbub.runtime.settings import PinningSettings, ProbedSettings, ServiceSettings, load_settings
-from hubbub_aggregator.settings import AggregatorSettings
 from hubbub_coordinator.__main__ import CoordinatorSettings
 from hubbub_coordinator.api import system
 from hubbub_coordinator.api.access import HEALTH_PATH, READY_PATH, is_open
-from hubbub_trainer.__main__ import TrainerSettings
 from support.chart import CHARTS, PARTIES, Manifest, Release, environment, of_kind, parties, render
+from support.service_settings import SETTINGS
 from support.tables import read_table, split
 
-SETTINGS: dict[str, type[ServiceSettings]] = {
-    "coordinator": CoordinatorSettings,
-    "aggregator": AggregatorSettings,
-    "trainer": TrainerSettings,
-}
 SECRET_FILES = {
     row["party"]: ({*split(row["always"])}, {*split(row["if asked for"])})
     for row in read_table(CHARTS / "hubbub" / "README.md", "party", "always", "if asked for")
@@ -32,7 +24,7 @@ FURTHER = (
     *("--set", "aggregators[0].clientCertificate=true", "--set", "trainers[0].clientCertificate=true"),
     *("--set", "coordinator.clientCertificate=true", "--set", "trainers[0].settingsFile=true"),
 )
-"""What no values file turns on."""
+"""Options that no values file turns on."""
 CASES = [*((release, ()) for release in PARTIES), (PARTIES[0], FURTHER)]
 
 

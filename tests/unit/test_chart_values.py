@@ -1,7 +1,5 @@
 """Values that cannot be meant are refused, in words that say which and what to do; files go in as they are."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 from pathlib import Path

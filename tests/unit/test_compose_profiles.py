@@ -1,7 +1,5 @@
 """The profiles of docker-compose.yml: three brokers that find each other, Prometheus that finds everybody."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import PurePosixPath

@@ -1,13 +1,10 @@
-"""What docs/deploying.md tells people to type and to write down is tried: commands, certificates, files."""
-
-from __future__ import annotations
+"""All that docs/deploying.md tells people to type and to write down is tried: commands, certificates, files."""
 
 import os
 import re
 import shlex
 import shutil
 import ssl
-import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,30 +13,23 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]  # It ships no types.
 
-from hubbub.runtime.settings import ServiceSettings
 from hubbub.trust.roster import Roster
 from hubbub_aggregator.settings import AggregatorSettings
-from hubbub_coordinator.__main__ import CoordinatorSettings
-from hubbub_trainer.__main__ import TrainerSettings
 from support.command_line import make_hubbub
-from support.patience import HANG_S
+from support.program import run_program
+from support.service_settings import SETTINGS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "deploying.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 ALERTS = yaml.safe_load((ROOT / "k8s" / "grafana" / "alerts.yml").read_text(encoding="utf-8"))
 RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
-SETTINGS: dict[str, type[ServiceSettings]] = {
-    "trainer": TrainerSettings,
-    "aggregator": AggregatorSettings,
-    "coordinator": CoordinatorSettings,
-}
 SPOKEN_DIGEST = re.compile(r"\b[0-9a-f]{4}(?: [0-9a-f]{4}){15}\b")
 NUMBER = re.compile(r"\d+\.?\d* (?:KB|MB|s|ms)\b")
 
 
 def section(title: str) -> str:
-    """What stands below a heading, and below those under it."""
+    """The text below a heading, and below those under it."""
     begins = re.search(rf"^(#+) {re.escape(title)}$", TEXT, re.MULTILINE)
     assert begins, f"there is no section {title!r}"
     rest = TEXT[begins.end() :]
@@ -98,7 +88,7 @@ def test_from_nothing_to_an_approved_run(
 
 
 def expand(word: str) -> list[str]:
-    """What a shell makes of a word with a star in it."""
+    """Expand a word with a star in it as a shell does."""
     return sorted(map(str, Path().glob(word))) if "*" in word else [word]
 
 
@@ -114,9 +104,7 @@ def name_organisations(rows: list[tuple[str, str]]) -> Iterator[tuple[str, str]]
 def test_certificate_of_the_broker_is_made_and_stands_up_to_a_strict_check(tmp_path: Path) -> None:
     script = "".join(blocks("sh", section("TLS")))
 
-    done = subprocess.run(
-        ["/bin/sh", "-euc", script], cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False
-    )
+    done = run_program("/bin/sh", "-euc", script, cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("broker.crt: OK\n")
@@ -151,13 +139,7 @@ def shake_hands(folder: Path, name: str) -> None:
 def test_firewall_is_one_that_nftables_takes() -> None:
     [rules] = blocks("nft")
 
-    done = subprocess.run(
-        ["nft", "--check", "--file", "-"],  # noqa: S607  (Found through PATH by `which` above.)
-        input=rules,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_program("nft", "--check", "--file", "-", input=rules)
 
     assert done.returncode == 0, done.stderr
 
@@ -191,13 +173,7 @@ def test_unit_for_systemd_starts_a_service_with_its_settings_in_its_folder(tmp_p
         # A program that is there, so that nothing is complained of but the unit.
         path = tmp_path / "hubbub@trainer.service"
         path.write_text(unit.replace("/opt/hubbub/bin/hubbub", shutil.which("true") or "/bin/true"))
-        done = subprocess.run(
-            ["systemd-analyze", "verify", "--recursive-errors=no", str(path)],  # noqa: S607
-            capture_output=True,
-            text=True,
-            timeout=HANG_S,
-            check=False,
-        )
+        done = run_program("systemd-analyze", "verify", "--recursive-errors=no", path)
         assert path.name not in done.stderr, done.stderr
 
 

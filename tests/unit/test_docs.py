@@ -1,7 +1,5 @@
 """The documentation speaks of what is there: paths, targets, commands, settings, messages, links."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import shlex
@@ -12,7 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import typer.main
 from typer.testing import CliRunner
 
 from hubbub.errors import Code, RejectReason
@@ -20,26 +17,20 @@ from hubbub.ids import PartyId, Role
 from hubbub.messages.codec import KINDS
 from hubbub.messages.manifest import Manifest
 from hubbub.protocol.dense import Word, word_of
-from hubbub.runtime.settings import ServiceSettings
-from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import topology_for
 from hubbub.trust import seals
 from hubbub.trust.identity import PRIVATE_SUFFIX
-from hubbub_aggregator.settings import AggregatorSettings
 from hubbub_cli.main import app
-from hubbub_coordinator.__main__ import CoordinatorSettings
-from hubbub_coordinator.api.app import create_routes
 from hubbub_coordinator.phases.run import State
 from hubbub_coordinator.reasons import MEANINGS
-from hubbub_coordinator.service import Coordinator
 from hubbub_trainer.__main__ import TrainerSettings
-from support.builders import make_manifest
-from support.parties import COORDINATOR, identity_of, roster_of
+from support.command_line import COMMANDS, list_below
+from support.rest_stand_in import Front
+from support.service_settings import SETTINGS
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("shared", "services", "tests", "docs", "tools", "benchmarks", "examples", "compose", "k8s", ".ci")
 TOP_FILES = re.compile(r"[A-Z]+\.md|Makefile|LICENSE|pyproject\.toml|constraints\.txt")
-SETTINGS: tuple[type[ServiceSettings], ...] = (CoordinatorSettings, AggregatorSettings, TrainerSettings)
 # Read outside the settings classes: by the data sets' cache, and by the tests.
 OTHER_VARIABLES = {
     "HUBBUB_CACHE",
@@ -51,7 +42,7 @@ OTHER_VARIABLES = {
 MAX_README_BYTES = 9_000
 VARIABLE = r"HUBBUB_[A-Z0-9_]*[A-Z0-9]"
 WRITTEN = {"None": "none", "True": "true", "False": "false"}
-"""How a setting's value is written."""
+"""Values of settings as the documents write them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +90,9 @@ def named(page: Page, pattern: str) -> list[str]:
 
 
 def settings_variables() -> set[str]:
-    prefixes = {model: model.model_config.get("env_prefix", "") for model in SETTINGS}
     return {
-        f"{prefix}{name.upper()}"
-        for model, prefix in prefixes.items()
+        f"{model.model_config.get('env_prefix', '')}{name.upper()}"
+        for model in SETTINGS.values()
         for name in [*model.model_fields, "config_file"]
     }
 
@@ -169,19 +159,11 @@ EXCHANGES = set(topology_for(PartyId("somebody"), Role.CLIENT).exchanges)
 # The command ---------------------------------------------------------------------------------------------
 
 
-Commands = dict[str, typer.core.TyperCommand]
-
-
-def commands_below(command: object) -> Commands:
-    """The subcommands of a group; a command that does something has none."""
-    return getattr(command, "commands", {})
-
-
 def options_of(words: Sequence[str]) -> set[str]:
     """The options of the command that a line calls; fails if there is no such command."""
-    command: object = typer.main.get_command(app)
+    command = COMMANDS[""]
     for word in words:
-        commands = commands_below(command)
+        commands = list_below(command)
         if not commands:
             # The rest are its arguments.
             break
@@ -192,15 +174,7 @@ def options_of(words: Sequence[str]) -> set[str]:
 
 def all_commands() -> set[str]:
     """Every command that does something, as it is written after `hubbub`."""
-
-    def walk(name: str, command: object) -> Iterator[str]:
-        below = commands_below(command)
-        if not below:
-            yield name
-        for word, each in below.items():
-            yield from walk(f"{name} {word}".strip(), each)
-
-    return set(walk("", typer.main.get_command(app)))
+    return {name for name, command in COMMANDS.items() if not list_below(command)}
 
 
 def calls_of_hubbub(page: Page) -> Iterator[list[str]]:
@@ -254,7 +228,7 @@ def test_running_gives_the_defaults_that_there_are() -> None:
 
 
 def stated_defaults() -> Iterator[tuple[str, str]]:
-    for model in SETTINGS:
+    for model in SETTINGS.values():
         for name, field in model.model_fields.items():
             variable = f"{model.model_config.get('env_prefix', '')}{name.upper()}"
             if field.is_required():
@@ -330,16 +304,8 @@ def test_running_explains_every_code_as_the_coordinator_does() -> None:
     assert explained == {code.value: MEANINGS[code] for code in Code}
 
 
-def test_running_lists_every_route(tmp_path: Path) -> None:
-    manifest = make_manifest()
-    coordinator = Coordinator(
-        identity=identity_of(manifest, COORDINATOR),
-        roster=roster_of(manifest),
-        transport=MemoryTransport(MemoryBroker(), topology_for(COORDINATOR, Role.COORDINATOR)),
-        folder=tmp_path,
-    )
-    paths = create_routes(coordinator).openapi()["paths"]
-    coordinator.close()
+def test_running_lists_every_route() -> None:
+    paths = Front().routes.openapi()["paths"]
 
     routes = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
 

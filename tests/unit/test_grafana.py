@@ -1,7 +1,5 @@
 """The dashboard and the alert rules ask only for what real services have after a run."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -45,7 +43,7 @@ TOKEN = re.compile(
 
 @dataclass
 class Query:
-    """What an expression asks for."""
+    """Metrics and labels that an expression asks for."""
 
     metrics: list[str] = field(default_factory=list)
     matchers: list[tuple[str, str, str, str]] = field(default_factory=list)
@@ -122,7 +120,7 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
 
 
 UNSEEN = {"hubbub_messages_late_total": {"kind"}, "hubbub_inbox_messages": set[str]()}
-"""What a good run does not show when it is over, with its labels: nothing is late, and the broker is not asked."""
+"""Metrics with labels that a good run does not show when it is over: nothing is late, nobody asks the broker."""
 
 
 def labels_of(series: Series, metric: str) -> set[str]:
@@ -188,9 +186,7 @@ def test_every_panel_has_its_place_its_name_and_the_chosen_data_source() -> None
     assert DASHBOARD["id"] is None
 
 
-def test_the_variables_are_read_off_a_metric_that_every_party_has(
-    series: Series,
-) -> None:
+def test_the_variables_are_read_off_a_metric_that_every_party_has(series: Series) -> None:
     for variable in DASHBOARD["templating"]["list"][1:]:
         match = re.fullmatch(r"label_values\((\w+)(?:{.*})?, (\w+)\)", variable["query"]["query"])
         assert match

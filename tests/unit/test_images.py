@@ -1,35 +1,15 @@
 """The Dockerfile and what goes into images, as far as it can be checked without building them."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from pydantic_settings import BaseSettings
 
-from hubbub_aggregator.settings import AggregatorSettings
-from hubbub_coordinator.__main__ import CoordinatorSettings
-from hubbub_trainer.__main__ import TrainerSettings
-from support.dockerfile import DOCKERFILE, _read_instructions
+from support.dockerfile import read_stages
+from support.program import Done, run_python
+from support.service_settings import SETTINGS
 
 ROOT = Path(__file__).parents[2]
-SETTINGS: dict[str, type[BaseSettings]] = {
-    "coordinator": CoordinatorSettings,
-    "aggregator": AggregatorSettings,
-    "trainer": TrainerSettings,
-}
-
-
-def read_stages() -> dict[str, list[tuple[str, str]]]:
-    """The instructions of the Dockerfile's stages, each with what follows it."""
-    stages: dict[str, list[tuple[str, str]]] = {}
-    name = ""
-    for word, rest in _read_instructions(DOCKERFILE.read_text(encoding="utf-8")):
-        if word == "FROM":
-            name = rest.split()[-1]
-        stages.setdefault(name, []).append((word, rest))
-    return stages
 
 
 STAGES = read_stages()
@@ -59,14 +39,8 @@ def test_an_image_starts_its_service_with_settings_that_it_has_and_asks_how_it_i
     assert (lines_of("service", "USER") + lines_of(service, "USER"))[-1] == "10001:10001"
 
 
-def ask_for_requirements(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "tools/containers/requirements.py", "pyproject.toml", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def ask_for_requirements(*arguments: str) -> Done:
+    return run_python("tools/containers/requirements.py", "pyproject.toml", *arguments, cwd=ROOT)
 
 
 def names_in(lines: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""What holds for every machine of every service, read from the tables that run."""
+"""Rules that hold for every machine of every service, read from the tables that run."""
 
 import ast
 import importlib.util

@@ -1,7 +1,5 @@
 """One version: where it stands, and that the changelog knows it."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from itertools import pairwise
@@ -14,12 +12,13 @@ SECTION = re.compile(r"^## \[(?P<name>[^]]+)](?: - (?P<date>\d{4}-\d{2}-\d{2}))?
 VERSION = re.compile(r"\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?")
 PLACES = {Path("shared/hubbub/__init__.py")}
 """The only file that says which version this is; the build reads it there."""
+SOURCES = ("shared", "services", "docs", "tools", "benchmarks", "examples", "pyproject.toml", "README.md")
 ELSEWHERE = ("docs/results", "docs/benchmarks.md")
-"""Which version was measured."""
+"""Documents that name the version that was measured."""
 
 
 def read_changelog() -> dict[str, str]:
-    """What each section says, by its heading, in order."""
+    """The text of each section by its heading, in order."""
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     found = list(SECTION.finditer(text))
     ends = [match.start() for match in found[1:]] + [len(text)]
@@ -59,16 +58,7 @@ def test_the_version_is_written_nowhere_else() -> None:
 
     found = {
         path.relative_to(ROOT)
-        for folder in (
-            "shared",
-            "services",
-            "docs",
-            "tools",
-            "benchmarks",
-            "examples",
-            "pyproject.toml",
-            "README.md",
-        )
+        for folder in SOURCES
         for path in ([ROOT / folder] if (ROOT / folder).is_file() else (ROOT / folder).rglob("*"))
         if path.suffix in {".py", ".md", ".toml", ".js", ".html", ".template"}
         and not path.relative_to(ROOT).as_posix().startswith(ELSEWHERE)

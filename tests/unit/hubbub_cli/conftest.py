@@ -1,11 +1,13 @@
-"""What tests of the command share."""
+"""Fixtures that tests of the command share."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.command_line import Hubbub, make_hubbub
 from support.doctor_scene import ROLES
+from support.live_coordinator import LiveCoordinator, live_coordinator
 from support.party_files import PartyFiles, write_party_files
 
 
@@ -23,3 +25,17 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PartyFiles:
     monkeypatch.setenv("HUBBUB_CACHE", str(tmp_path / "cache"))
     (tmp_path / "files").mkdir()
     return write_party_files(tmp_path / "files", ROLES)
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCoordinator]:
+    """A coordinator that the tests of a file share."""
+    with live_coordinator(tmp_path_factory.mktemp("live")) as live:
+        yield live
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[LiveCoordinator]:
+    """A coordinator of one's own; in the second round the last client is silent until it is let go."""
+    with live_coordinator(tmp_path, (2, 2)) as live:
+        yield live

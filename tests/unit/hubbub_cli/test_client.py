@@ -1,10 +1,8 @@
 """The HTTP client: lost connections, TLS, and what it says of both; the token stays where it belongs."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -26,19 +24,13 @@ from hubbub_cli.client import (
 from support.aio import aio
 from support.certificates import Authority
 from support.listening import listening
-from support.live_coordinator import TOKENS, LiveCoordinator, live_coordinator
+from support.live_coordinator import TOKENS, LiveCoordinator
 from support.party_files import write_private
 
 RUNS = "/api/v1/runs"
 NONE: dict[str, object] = {"items": [], "next": None, "total": 0}
 AN_HOUR_S = 3600
 A_MINUTE_S = 60
-
-
-@pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCoordinator]:
-    with live_coordinator(tmp_path_factory.mktemp("live")) as live:
-        yield live
 
 
 def door_to(url: str, token: str | None = TOKENS.read, ca_file: Path | None = None) -> Endpoint:

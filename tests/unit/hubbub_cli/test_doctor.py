@@ -1,11 +1,9 @@
 """`hubbub doctor`: a party that is well, and each way in which it can be ill."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from hubbub_cli import doctor_checks
 from hubbub_cli.doctor_target import CheckStatus, Findings
 from support.command_line import Hubbub
 from support.doctor_scene import ADA, ALAN, ANNA, BERT, CORA, ROLES, client_options, find, verdicts
-from support.live_coordinator import LiveCoordinator, live_coordinator
+from support.live_coordinator import LiveCoordinator
 from support.party_files import PartyFiles, write_party_files, write_policy
 from support.private_node import PrivateNode
 
@@ -30,7 +28,7 @@ def test_a_party_that_is_well(files: PartyFiles, hubbub: Hubbub) -> None:
     ended = hubbub("doctor", *client_options(files), "--json")
 
     assert ended.code == 0
-    assert json.loads(ended.out)["ok"] is True
+    assert ended.json["ok"] is True
     well = {"versions", "torch", "identity", "roster", "policy", "folder", "data"}
     assert {check for check, verdict in verdicts(ended).items() if verdict == "ok"} == well
     assert files.parties.roster.digest[:4] in find(ended, "roster", "ok")["what"]
@@ -135,14 +133,8 @@ def test_a_folder_in_use_and_a_disk_that_is_almost_full_are_warnings(
 # The coordinator -------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCoordinator]:
-    with live_coordinator(tmp_path_factory.mktemp("live")) as live:
-        yield live
-
-
 def test_a_coordinator_that_is_well(live: LiveCoordinator, hubbub: Hubbub) -> None:
-    ended = hubbub("doctor", "--url", live.url, "--token-file", live.token_file("read"), "--json")
+    ended = hubbub("doctor", *live.options("read"), "--json")
     without_token = hubbub("doctor", "--url", live.url, "--json")
 
     assert (ended.code, without_token.code) == (0, 0)

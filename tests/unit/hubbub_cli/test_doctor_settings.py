@@ -1,7 +1,5 @@
 """`hubbub doctor`: a party's settings, the tasks of its own and its data."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -27,12 +25,7 @@ class Scans(TorchTask):
 
 def write_config(path: Path, files: PartyFiles, party: PartyId, **more: str) -> Path:
     """Write a settings file as an operator does; JSON's strings are TOML's too."""
-    settings = {
-        **files.settings_for(party),
-        "amqp_url": NOBODY_THERE,
-        "folder": str(path.parent / party),
-        **more,
-    }
+    settings = {**files.settings_for(party), "amqp_url": NOBODY_THERE, "folder": str(path.parent / party), **more}
     path.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items()), "utf-8")
     return path
 

@@ -5,13 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from hubbub.errors import ConfigurationError, HubbubError
 from hubbub.ids import PartyId, RunId
-from hubbub_cli.main import app
 from hubbub_trainer.fingerprint import Fingerprint
 from hubbub_trainer.ledger import Ledger
+from support.command_line import Hubbub
 
 MODEL = Fingerprint.of(np.arange(9, dtype=np.float32), [9])
 FIRST, SECOND = RunId("1" * 64), RunId("2" * 64)
@@ -30,16 +28,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def hubbub(*arguments: str | Path) -> str:
-    result = CliRunner().invoke(app, ["ledger", *map(str, arguments)], env={"COLUMNS": "120"})
-    if isinstance(result.exception, HubbubError):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def test_it_shows_models_runs_cohorts_and_void_rounds(folder: Path) -> None:
-    shown = hubbub("show", "--folder", folder)
+def test_it_shows_models_runs_cohorts_and_void_rounds(hubbub: Hubbub, folder: Path) -> None:
+    shown = hubbub("ledger", "show", "--folder", folder, columns=120).check_done()
 
     for part in (
         MODEL.model[:12],
@@ -49,7 +39,7 @@ def test_it_shows_models_runs_cohorts_and_void_rounds(folder: Path) -> None:
         "as the policy says",
     ):
         assert part in shown
-    (told,) = json.loads(hubbub("show", "--folder", folder, "--json"))["models"]
+    (told,) = json.loads(hubbub("ledger", "show", "--folder", folder, "--json").check_done())["models"]
     assert told == {
         "model": MODEL.model,
         "runs": [
@@ -62,23 +52,25 @@ def test_it_shows_models_runs_cohorts_and_void_rounds(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("options", "allowed"), [((), 3), (("--runs", "9"), 9)])
-def test_it_allows_more_runs_and_says_what_they_cost(folder: Path, options: tuple[str, ...], allowed: int) -> None:
-    said = hubbub("allow", MODEL.model[:12], *options, "--folder", folder)
+def test_it_allows_more_runs_and_says_what_they_cost(
+    hubbub: Hubbub, folder: Path, options: tuple[str, ...], allowed: int
+) -> None:
+    said = hubbub("ledger", "allow", MODEL.model[:12], *options, "--folder", folder, columns=120).check_done()
 
     assert f"2 began, {allowed} may" in said
     assert "subtract to your update" in said
     assert "96 % of its signs" in said
-    (told,) = json.loads(hubbub("show", "--folder", folder, "--json"))["models"]
+    (told,) = json.loads(hubbub("ledger", "show", "--folder", folder, "--json").check_done())["models"]
     assert told["allowed"] == allowed
 
 
-def test_a_folder_without_a_ledger_is_left_as_it_is(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"there is no ledger in .*: name the folder of a trainer"):
-        hubbub("show", "--folder", tmp_path)
+def test_a_folder_without_a_ledger_is_left_as_it_is(hubbub: Hubbub, tmp_path: Path) -> None:
+    complaint = f"there is no ledger in {tmp_path}: name the folder of a trainer"
+    hubbub("ledger", "show", "--folder", tmp_path).check_refused(complaint)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_trainer_that_began_nothing_has_an_empty_ledger(tmp_path: Path) -> None:
+def test_a_trainer_that_began_nothing_has_an_empty_ledger(hubbub: Hubbub, tmp_path: Path) -> None:
     Ledger(tmp_path / "ledger.sqlite").close()
 
-    assert "No run has begun here." in hubbub("show", "--folder", tmp_path)
+    assert "No run has begun here." in hubbub("ledger", "show", "--folder", tmp_path).check_done()

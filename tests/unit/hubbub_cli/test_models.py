@@ -1,20 +1,14 @@
 """`hubbub model`: a model under its own names, read by programs that know nothing of Hubbub."""
 
-from __future__ import annotations
-
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from typer.testing import CliRunner
 
-from hubbub.errors import HubbubError
-from hubbub_cli.main import app
 from hubbub_trainer.saved_model import FILE, KeptModel
+from support.command_line import Hubbub
+from support.program import run_python
 
 RUN = "ab" * 32
 TASK = """
@@ -46,27 +40,20 @@ def keep(folder: Path, task: str = "grades", parameters: int = 3 + 3 + 6 + 2) ->
     return folder / "trainer"
 
 
-def hubbub(*arguments: str | Path) -> str:
-    result = CliRunner().invoke(app, ["model", *map(str, arguments)])
-    if isinstance(result.exception, HubbubError):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def test_it_is_listed(tmp_path: Path) -> None:
+def test_it_is_listed(hubbub: Hubbub, tmp_path: Path) -> None:
     folder = keep(tmp_path)
 
-    listed = json.loads(hubbub("list", "--folder", folder, "--json"))
+    listed = hubbub("model", "list", "--folder", folder, "--json").json
 
     assert listed == {"models": [{"run": RUN, "task": "grades", "parameters": 14}]}
-    assert "grades" in hubbub("list", "--folder", folder)
+    assert "grades" in hubbub("model", "list", "--folder", folder).check_done()
 
 
-def test_a_task_of_ones_own_is_written_with_what_is_frozen_and_its_buffers(tmp_path: Path) -> None:
+def test_a_task_of_ones_own_is_written_with_what_is_frozen_and_its_buffers(hubbub: Hubbub, tmp_path: Path) -> None:
     folder, out = keep(tmp_path), tmp_path / "out.safetensors"
 
-    said = hubbub("export", RUN[:6], "--folder", folder, "--task", tmp_path / "grades.py", "--out", out)
+    options = ("--folder", folder, "--task", tmp_path / "grades.py", "--out", out)
+    said = hubbub("model", "export", RUN[:6], *options).check_done()
 
     arrays = load_file(out)
     assert "9 arrays" in said
@@ -76,14 +63,14 @@ def test_a_task_of_ones_own_is_written_with_what_is_frozen_and_its_buffers(tmp_p
     assert arrays["0.weight"].shape == (3, 2)
 
 
-def test_a_state_dict_is_loaded_without_hubbub(tmp_path: Path) -> None:
+def test_a_state_dict_is_loaded_without_hubbub(hubbub: Hubbub, tmp_path: Path) -> None:
     folder, out = keep(tmp_path), tmp_path / "out.pt"
     task = tmp_path / "grades.py"
-    hubbub("export", "--folder", folder, "--task", task, "--out", out, "--format", "state_dict")
+    hubbub(
+        "model", "export", "--folder", folder, "--task", task, "--out", out, "--format", "state_dict"
+    ).check_done()
 
-    done = subprocess.run(
-        [sys.executable, "-c", READ_WITHOUT_HUBBUB, out], capture_output=True, text=True, check=False
-    )
+    done = run_python("-c", READ_WITHOUT_HUBBUB, out)
 
     assert done.stdout == "[4.0, 5.0, 6.0] [12.0, 13.0]\n", done.stderr
 
@@ -96,11 +83,11 @@ def test_a_state_dict_is_loaded_without_hubbub(tmp_path: Path) -> None:
     ],
 )
 def test_our_own_tasks_have_names_too(
-    tmp_path: Path, task: str, parameters: int, shapes: dict[str, tuple[int, ...]]
+    hubbub: Hubbub, tmp_path: Path, task: str, parameters: int, shapes: dict[str, tuple[int, ...]]
 ) -> None:
     folder, out = keep(tmp_path, task, parameters), tmp_path / "out.safetensors"
 
-    hubbub("export", "--folder", folder, "--out", out)
+    hubbub("model", "export", "--folder", folder, "--out", out).check_done()
 
     arrays = load_file(out)
     assert {name: arrays[name].shape for name in shapes} == shapes
@@ -116,11 +103,11 @@ def test_our_own_tasks_have_names_too(
     ],
 )
 def test_the_wrong_task_is_refused_and_nothing_is_overwritten(
-    tmp_path: Path, task: str, parameters: int, said: str
+    hubbub: Hubbub, tmp_path: Path, task: str, parameters: int, said: str
 ) -> None:
     folder, out = keep(tmp_path, task, parameters), tmp_path / "out"
     out.write_bytes(b"precious")
 
-    with pytest.raises(HubbubError, match=said):
-        hubbub("export", "--folder", folder, "--task", tmp_path / "grades.py", "--out", out)
+    options = ("--folder", folder, "--task", tmp_path / "grades.py", "--out", out)
+    hubbub("model", "export", *options).check_refused(said)
     assert out.read_bytes() == b"precious"

@@ -1,36 +1,23 @@
 """`hubbub policy` as a data owner meets it: a file with comments, a verdict on a manifest, an approval."""
 
-from __future__ import annotations
-
 import stat
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from hubbub.errors import ConfigurationError
 from hubbub.ids import Role
 from hubbub.messages.manifest import Manifest, Predecessor
 from hubbub.trust.identity import Identity, new_identity
 from hubbub.trust.roster import build_roster
 from hubbub.trust.succession import endorse, gather
 from hubbub_aggregator.policy import AggregatorPolicy
-from hubbub_cli.main import app
 from hubbub_trainer.policy import Policy
 from support.builders import aggregator_names, client_names, make_cohort, make_manifest
+from support.command_line import Ended, Hubbub
 
 EARLIER = "e" * 64
-
-
-def run(*arguments: str | Path, typed: str = "") -> Result:
-    return CliRunner().invoke(app, ["policy", *map(str, arguments)], input=typed, catch_exceptions=False)
-
-
-def flat(result: Result) -> str:
-    """What was printed, without regard to where lines are broken."""
-    return " ".join(result.output.split())
 
 
 def make_identities() -> dict[str, Identity]:
@@ -48,9 +35,10 @@ ROSTER = build_roster([identity.public() for identity in IDENTITIES.values()])
 
 @dataclass(frozen=True)
 class Desk:
-    """The files on a data owner's desk."""
+    """The files on a data owner's desk, and the command."""
 
     folder: Path
+    hubbub: Hubbub
 
     @property
     def roster(self) -> Path:
@@ -69,24 +57,29 @@ class Desk:
     def put_policy(self, text: str = "") -> None:
         self.policy.write_text(f'roster_sha256 = "{ROSTER.digest}"\n{text}', encoding="utf-8")
 
-    def check(self, manifest: Path, *options: str) -> Result:
-        return run("check", manifest, "--policy", self.policy, "--roster", self.roster, *options)
+    def init(self, *options: str) -> Ended:
+        return self.hubbub("policy", "init", "--roster", self.roster, "--out", self.policy, *options)
 
-    def approve(self, manifest: Path, *options: str, typed: str = "") -> Result:
-        return run("approve", manifest, "--policy", self.policy, "--roster", self.roster, *options, typed=typed)
+    def check(self, manifest: Path, *options: str) -> Ended:
+        names = ("--policy", self.policy, "--roster", self.roster)
+        return self.hubbub("policy", "check", manifest, *names, *options)
+
+    def approve(self, manifest: Path, *options: str, typed: str = "") -> Ended:
+        names = ("--policy", self.policy, "--roster", self.roster)
+        return self.hubbub("policy", "approve", manifest, *names, *options, typed=typed)
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
+def desk(tmp_path: Path, hubbub: Hubbub) -> Desk:
     (tmp_path / "roster.json").write_text(ROSTER.model_dump_json(), encoding="utf-8")
-    return Desk(tmp_path)
+    return Desk(tmp_path, hubbub)
 
 
 def test_init_writes_the_defaults_each_under_a_comment_and_pins_the_roster(desk: Desk) -> None:
-    result = run("init", "--roster", desk.roster, "--out", desk.policy)
+    result = desk.init()
 
-    assert result.exit_code == 0
-    assert ROSTER.digest in flat(result).replace(" ", "")
+    assert result.code == 0
+    assert ROSTER.digest in result.joined.replace(" ", "")
     assert Policy.read(desk.policy) == Policy(roster_sha256=ROSTER.digest)
     paragraphs = [each.splitlines() for each in desk.policy.read_text("utf-8").strip().split("\n\n")[1:]]
     assert [lines[-1].split(" = ")[0] for lines in paragraphs] == list(Policy.model_fields)
@@ -97,28 +90,26 @@ def test_an_aggregators_operator_writes_checks_and_approves_in_the_same_way(desk
     manifest, path = desk.put_manifest(strategy="sum", rounds=2)
     whose = ("--role", "aggregator")
 
-    run("init", "--roster", desk.roster, "--out", desk.policy, *whose)
+    desk.init(*whose)
     assert AggregatorPolicy.read(desk.policy) == AggregatorPolicy(roster_sha256=ROSTER.digest)
-    joined = desk.check(path, *whose)
+    allowed = desk.check(path, *whose)
     desk.policy.write_text(desk.policy.read_text("utf-8").replace('approve_tasks = ["*"]', "approve_tasks = []"))
     unapproved = desk.check(path, *whose)
     agreed = desk.approve(path, "--yes", *whose)
 
-    assert "The aggregator joins this run." in flat(joined)
-    assert f"--roster {desk.roster} --role aggregator" in flat(unapproved)
-    assert agreed.exit_code == desk.check(path, *whose).exit_code == 0
+    assert "The aggregator joins this run." in allowed.joined
+    assert f"--roster {desk.roster} --role aggregator" in unapproved.joined
+    assert agreed.code == desk.check(path, *whose).code == 0
     assert AggregatorPolicy.read(desk.policy).approved == (manifest.run_id,)
 
 
 def test_init_never_overwrites_and_the_policy_of_another_role_is_said_to_be_one(desk: Desk) -> None:
     _, path = desk.put_manifest()
-    run("init", "--roster", desk.roster, "--out", desk.policy, "--role", "aggregator")
+    desk.init("--role", "aggregator")
     before = desk.policy.read_bytes()
 
-    with pytest.raises(ConfigurationError, match="never overwritten"):
-        run("init", "--roster", desk.roster, "--out", desk.policy)
-    with pytest.raises(ConfigurationError, match="no 'max_parameters' in the trainer's policy"):
-        desk.check(path)
+    desk.init().check_refused("never overwritten")
+    desk.check(path).check_refused("no 'max_parameters' in the trainer's policy")
     assert desk.policy.read_bytes() == before
 
 
@@ -128,7 +119,7 @@ def test_check_shows_what_would_be_joined(desk: Desk) -> None:
 
     result = desk.check(path)
 
-    assert result.exit_code == 0
+    assert result.code == 0
     for fact in (
         manifest.run_id,
         "task 'synthetic'",
@@ -140,11 +131,11 @@ def test_check_shows_what_would_be_joined(desk: Desk) -> None:
         "coordinator coordinator (hub)",
         "The trainer joins this run.",
     ):
-        assert fact in flat(result)
+        assert fact in result.joined
 
 
 def endorsed(*names: str, **overrides: object) -> dict[str, object]:
-    """What a manifest says of a run of the same clients that it goes on from."""
+    """The fields of a manifest that goes on from a run of the same clients."""
     first = make_manifest(clients=3, servers=2, **{"roster_sha256": ROSTER.digest, **overrides})
     commitment, predecessor = gather([endorse(IDENTITIES[name], first, "c" * 64) for name in names])
     return {"initial_model_sha256": commitment, "predecessor": predecessor}
@@ -157,10 +148,10 @@ def test_check_tells_which_run_another_goes_on_from_and_who_endorses_it(desk: De
 
     result = desk.check(path)
 
-    assert result.exit_code == 0
+    assert result.code == 0
     assert isinstance(before["predecessor"], Predecessor)
-    assert f"goes on from {before['predecessor'].run}" in flat(result)
-    assert "endorsed by client-1 (org-1), client-2 (org-2), client-3 (org-3)" in flat(result)
+    assert f"goes on from {before['predecessor'].run}" in result.joined
+    assert "endorsed by client-1 (org-1), client-2 (org-2), client-3 (org-3)" in result.joined
 
 
 def test_check_and_approve_refuse_a_model_with_too_few_endorsements_or_with_others(desk: Desk) -> None:
@@ -174,8 +165,8 @@ def test_check_and_approve_refuse_a_model_with_too_few_endorsements_or_with_othe
     ):
         _, path = desk.put_manifest(**predecessor)
         for result in (desk.check(path), desk.approve(path, "--yes")):
-            assert result.exit_code == 1
-            assert objection in flat(result)
+            assert result.code == 1
+            assert objection in result.joined
 
 
 def test_check_names_every_objection(desk: Desk) -> None:
@@ -184,7 +175,7 @@ def test_check_names_every_objection(desk: Desk) -> None:
 
     result = desk.check(path, "--runs", "20")
 
-    assert result.exit_code == 1
+    assert (result.code, result.err) == (1, "")
     for fact in (
         "stranger (not in the roster)",
         "- stranger is not in the roster",
@@ -192,9 +183,9 @@ def test_check_names_every_objection(desk: Desk) -> None:
         "- the manifest has rounds = 2",
         "- this trainer has joined 20 runs",
     ):
-        assert fact in flat(result)
-    assert "approve" not in flat(result)
-    assert "joins this run" not in flat(result)
+        assert fact in result.joined
+    assert "approve" not in result.joined
+    assert "joins this run" not in result.joined
 
 
 def test_check_says_how_to_approve_what_lacks_only_approval(desk: Desk) -> None:
@@ -203,10 +194,10 @@ def test_check_says_how_to_approve_what_lacks_only_approval(desk: Desk) -> None:
 
     result = desk.check(path)
 
-    assert result.exit_code == 1
-    assert "against it" not in flat(result)
+    assert (result.code, result.err) == (1, "")
+    assert "against it" not in result.joined
     command = f"hubbub policy approve {path} --policy {desk.policy} --roster {desk.roster}"
-    assert f"Only approval is missing: {command}" in flat(result)
+    assert f"Only approval is missing: {command}" in result.joined
 
 
 def test_what_a_stranger_wrote_cannot_repaint_the_screen(desk: Desk) -> None:
@@ -214,8 +205,8 @@ def test_what_a_stranger_wrote_cannot_repaint_the_screen(desk: Desk) -> None:
     _, path = desk.put_manifest(task="\x1b[2J[red]\u202elenet", strategy="\x1b[1Ax")
 
     for result in (desk.check(path), desk.approve(path, "--yes")):
-        assert result.output.replace("\n", "").isprintable()
-        assert r"'\x1b[2J[red]\u202elenet'" in flat(result)
+        assert (result.out + result.err).replace("\n", "").isprintable()
+        assert r"'\x1b[2J[red]\u202elenet'" in result.joined
 
 
 def test_approval_is_asked_for_and_then_joined(desk: Desk) -> None:
@@ -223,14 +214,14 @@ def test_approval_is_asked_for_and_then_joined(desk: Desk) -> None:
     manifest, path = desk.put_manifest()
     before = desk.policy.read_bytes()
 
-    assert desk.approve(path, typed="n\n").exit_code == 1
+    assert desk.approve(path, typed="n\n").code == 1
     assert desk.policy.read_bytes() == before
 
     agreed = desk.approve(path, typed="y\n")
-    assert agreed.exit_code == 0
-    assert flat(agreed).index(manifest.run_id) < flat(agreed).index("Approve this run?")
+    assert agreed.code == 0
+    assert agreed.joined.index(manifest.run_id) < agreed.joined.index("Approve this run?")
     assert Policy.read(desk.policy).approved == (manifest.run_id,)
-    assert desk.check(path).exit_code == 0
+    assert desk.check(path).code == 0
 
 
 def test_approving_twice_or_against_a_limit_changes_nothing(desk: Desk) -> None:
@@ -243,9 +234,9 @@ def test_approving_twice_or_against_a_limit_changes_nothing(desk: Desk) -> None:
     _, path = desk.put_manifest(strategy="fedavg")
     against = desk.approve(path, "--yes")
 
-    assert (again.exit_code, against.exit_code) == (0, 1)
-    assert "approved already" in flat(again)
-    assert "Approval does not lift these limits" in flat(against)
+    assert (again.code, against.code) == (0, 1)
+    assert "approved already" in again.joined
+    assert "Approval does not lift these limits" in against.joined
     assert (desk.policy.read_bytes(), desk.policy.stat().st_ino) == before
 
 
@@ -271,7 +262,7 @@ def test_approval_keeps_comments_and_values(before: str, after: str, desk: Desk)
     desk.put_policy(text.format(before))
     manifest, path = desk.put_manifest()
 
-    assert desk.approve(path, "--yes").exit_code == 0
+    assert desk.approve(path, "--yes").code == 0
 
     pinned = f'roster_sha256 = "{ROSTER.digest}"\n'
     assert desk.policy.read_text("utf-8") == pinned + text.format(after).replace("RUN", manifest.run_id)
@@ -283,7 +274,7 @@ def test_approval_where_none_was_before(text: str, desk: Desk) -> None:
     before = desk.policy.read_text("utf-8")
     manifest, path = desk.put_manifest()
 
-    assert desk.approve(path, "--yes").exit_code == 0
+    assert desk.approve(path, "--yes").code == 0
 
     after = desk.policy.read_text("utf-8")
     assert after.startswith(before)
@@ -296,8 +287,9 @@ def test_an_edit_that_goes_wrong_is_not_written(desk: Desk, monkeypatch: pytest.
     before = desk.policy.read_bytes()
     monkeypatch.setattr("tomlkit.dumps", lambda document: document.as_string().replace("max_runs = 7", ""))
 
-    with pytest.raises(ConfigurationError, match="to its approved by hand"):
-        desk.approve(path, "--yes")
+    ended = desk.approve(path, "--yes")
+
+    assert (ended.code, "to its approved by hand" in ended.err) == (2, True)
     assert desk.policy.read_bytes() == before
 
 
@@ -326,9 +318,9 @@ def test_a_failed_write_leaves_the_old_policy(desk: Desk, monkeypatch: pytest.Mo
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", fail)
-    with pytest.raises(ConfigurationError, match="cannot be changed: No space left"):
-        desk.approve(path, "--yes")
+    ended = desk.approve(path, "--yes")
 
+    assert (ended.code, "cannot be changed: No space left" in ended.err) == (2, True)
     assert desk.policy.read_bytes() == before
     assert sorted(desk.folder.iterdir()) == files
 
@@ -343,5 +335,4 @@ def test_a_manifest_that_is_none_is_told_in_one_line(content: str | None, compla
     if content is not None:
         path.write_text(content, encoding="utf-8")
 
-    with pytest.raises(ConfigurationError, match=complaint):
-        desk.check(path)
+    desk.check(path).check_refused(complaint)

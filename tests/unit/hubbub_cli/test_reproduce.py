@@ -1,32 +1,28 @@
 """`hubbub reproduce` as a user sees it; what it runs and writes is tested with hubbub_local.reproduce."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from hubbub_cli.main import app, main
 from hubbub_trainer.learning.synthetic import SyntheticTask
+from support.command_line import Hubbub
 
 QUICK = ("--strategies", "fedavg", "--clients", "2", "--max-rounds", "1", "--local-steps", "2", "--seeds", "3")
 
 
 def test_the_folder_is_named_after_the_experiment_and_the_log_is_left_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hubbub: Hubbub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hubbub_local.reproduce.runner.load_task_of", lambda *_: SyntheticTask(300))
     monkeypatch.chdir(tmp_path)
     before = list(logging.getLogger().handlers)
 
-    result = CliRunner().invoke(app, ["reproduce", "cifar10", *QUICK])
+    said = hubbub("reproduce", "cifar10", *QUICK).check_done()
 
-    assert result.exit_code == 0, result.output
-    assert "Report: reproduce-cifar10/report.md" in result.stdout
+    assert "Report: reproduce-cifar10/report.md" in said
     assert Path("reproduce-cifar10/report.md").read_text("utf-8").startswith("# AlexNet on CIFAR-10 to 80 %")
     (found,) = json.loads(Path("reproduce-cifar10/results.json").read_text("utf-8"))["results"]
     assert (found["strategy"], found["seed"], found["reached"]) == ("fedavg", 3, False)
@@ -52,21 +48,10 @@ def test_the_folder_is_named_after_the_experiment_and_the_log_is_left_as_it_was(
     ],
 )
 def test_what_cannot_be_is_told_in_one_line_with_exit_code_2(
-    arguments: Sequence[str],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    hubbub: Hubbub, arguments: Sequence[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["hubbub", "reproduce", *arguments])
 
-    with pytest.raises(SystemExit) as ended:
-        main()
+    hubbub("reproduce", *arguments).check_refused(message)
 
-    printed = capsys.readouterr()
-    assert ended.value.code == 2
-    assert message in printed.err
-    assert printed.err.count("\n") == 1
-    assert printed.out == ""
     assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,5 @@
 """`hubbub run` against a real coordinator: what it prints, and the exit code that a script goes by."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re
@@ -17,12 +15,14 @@ from hubbub_cli.client import NoCoordinator, read
 from hubbub_cli.formatting import show_metric
 from hubbub_cli.run_report import describe_metrics, describe_pause, print_runs
 from hubbub_cli.runs import State
+from hubbub_coordinator.api.views import view_run
 from hubbub_coordinator.phases import run as runs
+from support.builders import make_manifest
 from support.command_line import Hubbub
+from support.coordinator_play import REGRESSED
 from support.live_coordinator import LiveCoordinator, live_coordinator, make_run
 
 FIRST, SECOND = make_run(1), make_run(2)
-At = tuple[str | Path, ...]
 
 
 @pytest.fixture(scope="module")
@@ -35,24 +35,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCoordinat
         yield live
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> Iterator[LiveCoordinator]:
-    """A coordinator of one's own; in the second round the last client is silent until it is let go."""
-    with live_coordinator(tmp_path, (2, 2)) as live:
-        yield live
-
-
-def at(live: LiveCoordinator, right: str = "change") -> At:
-    return "--url", live.url, "--token-file", live.token_file(right)
-
-
 # Looking ---------------------------------------------------------------------------------------------------
 
 
 def test_runs_are_listed_the_newest_first(finished: LiveCoordinator, hubbub: Hubbub) -> None:
-    shown, told = hubbub("run", "list", *at(finished)), hubbub("run", "list", *at(finished), "--json")
+    shown, told = hubbub("run", "list", *finished.options()), hubbub("run", "list", *finished.options(), "--json")
 
-    answer = json.loads(told.out)
+    answer = told.json
     assert [each["run"] for each in answer["items"]] == [SECOND.run_id, FIRST.run_id]
     assert answer["total"] == 2
     rows = [line.split() for line in shown.out.splitlines() if "completed" in line]
@@ -64,15 +53,15 @@ def test_runs_are_listed_the_newest_first(finished: LiveCoordinator, hubbub: Hub
 def test_a_list_is_cut_and_has_only_runs_in_the_states_that_are_asked_for(
     finished: LiveCoordinator, hubbub: Hubbub
 ) -> None:
-    cut = hubbub("run", "list", *at(finished), "--limit", 1)
-    none = hubbub("run", "list", *at(finished), "--state", "failed", "--state", "running")
-    all_of_them = hubbub("run", "list", *at(finished), "--state", "failed", "--state", "completed", "--json")
+    cut = hubbub("run", "list", *finished.options(), "--limit", 1)
+    none = hubbub("run", "list", *finished.options(), "--state", "failed", "--state", "running")
+    all_of_them = hubbub("run", "list", *finished.options(), "--state", "failed", "--state", "completed", "--json")
 
     assert SECOND.run_id[:12] in cut.out
     assert FIRST.run_id[:12] not in cut.out
     assert "1 of 2; --limit shows more" in cut.out
     assert none.out == "no runs\n"
-    assert len(json.loads(all_of_them.out)["items"]) == 2
+    assert len(all_of_them.json["items"]) == 2
 
 
 def test_the_states_are_those_of_the_coordinator() -> None:
@@ -82,15 +71,15 @@ def test_the_states_are_those_of_the_coordinator() -> None:
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_tables_fit_the_terminal(finished: LiveCoordinator, hubbub: Hubbub, columns: int) -> None:
-    shown = [hubbub("run", *words, *at(finished), columns=columns) for words in (("list",), ("show", "latest"))]
+    for words in (("list",), ("show", "latest")):
+        shown = hubbub("run", *words, *finished.options(), columns=columns).out
 
-    for each in shown:
-        assert max(len(line) for line in each.out.splitlines()) <= columns
-        assert "…" not in each.out
+        assert max(len(line) for line in shown.splitlines()) <= columns
+        assert "…" not in shown
 
 
 def test_a_run_is_shown_with_its_parties_and_rounds(finished: LiveCoordinator, hubbub: Hubbub) -> None:
-    shown = hubbub("run", "show", FIRST.run_id, *at(finished, "read"))
+    shown = hubbub("run", "show", FIRST.run_id, *finished.options("read"))
 
     assert shown.code == 0
     assert "completed: all 2 rounds are done" in shown.out
@@ -100,39 +89,14 @@ def test_a_run_is_shown_with_its_parties_and_rounds(finished: LiveCoordinator, h
         assert party in shown.out
     assert sum("released  3 clients" in line for line in shown.out.splitlines()) == 2
     assert re.search(r"scores +accuracy \d+\.\d\d%, loss \d", shown.out)
-    answer = json.loads(hubbub("run", "show", FIRST.run_id, *at(finished), "--json").out)
+    answer = hubbub("run", "show", FIRST.run_id, *finished.options(), "--json").json
     assert answer["manifest"] == json.loads(FIRST.model_dump_json())
     assert {each["name"] for each in answer["participants"]} == {*FIRST.clients, *FIRST.aggregators}
 
 
-ANSWER = {
-    "run": "0" * 64,
-    "state": "running",
-    "reason": "",
-    "strategy": "no-union",
-    "block": 1,
-    "wire": "compact",
-    "task": "houses",
-    "parameters": 9,
-    "clients": 3,
-    "aggregators": 2,
-    "round": 2,
-    "rounds_wanted": 5,
-    "rounds_released": 1,
-    "rounds_void": 0,
-    "headline": {"name": "mse", "higher_is_better": False},
-    "target": 2.5,
-    "began_at_s": 1.0,
-    "ended_at_s": None,
-    "metrics": {"mse": 4.0, "r2": 0.123456},
-    "payload_bits": 0,
-    "wire_bytes": 0,
-    "remaining_s": None,
-    "pausing": False,
-    "waiting_for": [],
-    "waiting_to": "",
-    "waiting_since_s": None,
-}
+HOUSES = make_manifest(rounds=5, target=2.5, metrics=REGRESSED[1:])
+RUNNING = runs.CoordinatorRun(manifest=HOUSES, round=2, released=1, metrics={"mse": 4.0, "r2": 0.123456})
+ANSWER = view_run(HOUSES.run_id, runs.State.RUNNING, RUNNING, None).model_dump(mode="json")
 
 
 def test_the_answers_of_a_newer_coordinator_are_read() -> None:
@@ -189,7 +153,7 @@ def test_when_a_run_pauses_is_told() -> None:
 def test_a_run_is_found_by_what_is_unambiguous(finished: LiveCoordinator, hubbub: Hubbub) -> None:
     first = FIRST.run_id
     for name, run in ((first, first), (first[:8], first), (first[:8].upper(), first), ("latest", SECOND.run_id)):
-        assert json.loads(hubbub("run", "show", name, *at(finished), "--json").out)["run"] == run
+        assert hubbub("run", "show", name, *finished.options(), "--json").json["run"] == run
 
 
 @pytest.mark.parametrize(
@@ -205,11 +169,7 @@ def test_a_run_is_found_by_what_is_unambiguous(finished: LiveCoordinator, hubbub
 def test_a_name_of_no_run_is_told_in_one_line(
     finished: LiveCoordinator, hubbub: Hubbub, name: str, complaint: str
 ) -> None:
-    ended = hubbub("run", "show", name, *at(finished))
-
-    assert ended.code == 2
-    assert complaint in ended.err
-    assert ended.err.count("\n") == 1
+    hubbub("run", "show", name, *finished.options()).check_refused(complaint)
 
 
 # Exporting -------------------------------------------------------------------------------------------------
@@ -219,7 +179,7 @@ def test_json_is_exported_whole(finished: LiveCoordinator, hubbub: Hubbub, tmp_p
     out = tmp_path / "run.json"
     out.write_text("what was there before", encoding="utf-8")
 
-    ended = hubbub("run", "export", "latest", *at(finished), "--out", out)
+    ended = hubbub("run", "export", "latest", *finished.options(), "--out", out)
 
     document = json.loads(out.read_text("utf-8"))
     assert ended.code == 0
@@ -235,7 +195,7 @@ def test_csv_has_a_header_and_rows(
 ) -> None:
     out = tmp_path / "run.csv"
 
-    hubbub("run", "export", "latest", *at(finished), "--format", "csv", "--table", table, "--out", out)
+    hubbub("run", "export", "latest", *finished.options(), "--format", "csv", "--table", table, "--out", out)
 
     with out.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
@@ -244,23 +204,22 @@ def test_csv_has_a_header_and_rows(
 
 
 def test_an_export_that_cannot_be_written_is_told(finished: LiveCoordinator, hubbub: Hubbub) -> None:
-    table = hubbub("run", "export", "latest", *at(finished), "--table", "rounds")
-    nowhere = hubbub("run", "export", "latest", *at(finished), "--out", "/nowhere/at/all.json")
-
-    assert (table.code, nowhere.code) == (2, 2)
-    assert "--format csv" in table.err
-    assert "/nowhere/at/all.json cannot be written: No such file or directory" in nowhere.err
+    for options, complaint in (
+        (("--table", "rounds"), "--format csv"),
+        (("--out", "/nowhere/at/all.json"), "/nowhere/at/all.json cannot be written: No such file or directory"),
+    ):
+        hubbub("run", "export", "latest", *finished.options(), *options).check_refused(complaint)
 
 
 # Beginning and steering ------------------------------------------------------------------------------------
 
 
-def test_a_manifest_is_submitted_once_and_again_with_its_key(live: LiveCoordinator, hubbub: Hubbub) -> None:
-    file = live.manifest_file(FIRST)
+def test_a_manifest_is_submitted_once_and_again_with_its_key(held: LiveCoordinator, hubbub: Hubbub) -> None:
+    file = held.manifest_file(FIRST)
 
-    first = hubbub("run", "submit", file, *at(live), "--idempotency-key", "monday")
-    again = hubbub("run", "submit", file, *at(live), "--idempotency-key", "monday")
-    without = hubbub("run", "submit", file, *at(live))
+    first = hubbub("run", "submit", file, *held.options(), "--idempotency-key", "monday")
+    again = hubbub("run", "submit", file, *held.options(), "--idempotency-key", "monday")
+    without = hubbub("run", "submit", file, *held.options())
 
     assert (first.code, again.code, without.code) == (0, 0, 2)
     assert f"run {FIRST.run_id}\n5 parties are asked to join" in first.out
@@ -269,48 +228,45 @@ def test_a_manifest_is_submitted_once_and_again_with_its_key(live: LiveCoordinat
     assert "a new run needs a new nonce" in without.err
 
 
-def test_a_run_is_submitted_and_watched_to_its_end(live: LiveCoordinator, hubbub: Hubbub) -> None:
-    live.silence.lift_all()
+def test_a_run_is_submitted_and_watched_to_its_end(held: LiveCoordinator, hubbub: Hubbub) -> None:
+    held.silence.lift_all()
 
-    ended = hubbub("run", "submit", live.manifest_file(FIRST), *at(live), "--watch", "--json")
+    ended = hubbub("run", "submit", held.manifest_file(FIRST), *held.options(), "--watch", "--json")
 
     events = [json.loads(line) for line in ended.out.splitlines()]
     assert ended.code == 0
     assert (events[0]["kind"], events[-1]["kind"]) == ("run-submitted", "run-completed")
 
 
-def test_a_run_is_paused_resumed_and_cancelled(live: LiveCoordinator, hubbub: Hubbub) -> None:
-    live.submit(FIRST)
-    live.wait_until(FIRST.run_id, "round 2 collecting")
+def test_a_run_is_paused_resumed_and_cancelled(held: LiveCoordinator, hubbub: Hubbub) -> None:
+    held.submit(FIRST)
+    held.wait_until(FIRST.run_id, "round 2 collecting")
 
-    paused = hubbub("run", "pause", "latest", *at(live))
-    resumed = hubbub("run", "resume", "latest", *at(live), "--json")
-    cancelled = hubbub("run", "cancel", FIRST.run_id[:10], *at(live))
-    late = hubbub("run", "cancel", "latest", *at(live))
+    paused = hubbub("run", "pause", "latest", *held.options())
+    resumed = hubbub("run", "resume", "latest", *held.options(), "--json")
+    cancelled = hubbub("run", "cancel", FIRST.run_id[:10], *held.options())
+    late = hubbub("run", "cancel", "latest", *held.options())
 
     assert paused.out == f"run {FIRST.run_id} pauses when its open round has ended\n"
-    assert json.loads(resumed.out)["pausing"] is False
+    assert resumed.json["pausing"] is False
     assert cancelled.out == f"run {FIRST.run_id} is cancelled\n"
     assert late.code == 2
     assert "is cancelled already" in late.err
 
 
 def test_what_cannot_be_done_at_a_coordinator_without_runs_is_told(
-    live: LiveCoordinator, hubbub: Hubbub, tmp_path: Path
+    held: LiveCoordinator, hubbub: Hubbub, tmp_path: Path
 ) -> None:
     (tmp_path / "bad.json").write_text('{"rounds": 2}', encoding="utf-8")
 
-    reader = hubbub("run", "submit", live.manifest_file(FIRST), *at(live, "read"))
-    bad = hubbub("run", "submit", tmp_path / "bad.json", *at(live))
-    missing = hubbub("run", "submit", tmp_path / "missing.json", *at(live))
-    latest = hubbub("run", "show", "latest", *at(live))
-
-    assert {ended.code for ended in (reader, bad, missing, latest)} == {2}
-    assert "use the change token" in reader.err
-    assert "not a manifest" in bad.err
-    assert "missing.json cannot be read" in missing.err
-    assert "has no run yet" in latest.err
-    assert hubbub("run", "list", *at(live)).out == "no runs\n"
+    for words, right, complaint in (
+        (("submit", held.manifest_file(FIRST)), "read", "use the change token"),
+        (("submit", tmp_path / "bad.json"), "change", "not a manifest"),
+        (("submit", tmp_path / "missing.json"), "change", "missing.json cannot be read"),
+        (("show", "latest"), "change", "has no run yet"),
+    ):
+        hubbub("run", *words, *held.options(right)).check_refused(complaint)
+    assert hubbub("run", "list", *held.options()).out == "no runs\n"
 
 
 # The way in ------------------------------------------------------------------------------------------------

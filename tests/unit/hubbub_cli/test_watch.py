@@ -1,7 +1,5 @@
 """`hubbub run watch`: every event once, over a restart of the coordinator; a picture that fits; a clean end."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -17,7 +15,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from hubbub.rest import EventView, ParticipantView, RoundView, RunWithParties
+from hubbub.rest import EventView, RoundView, RunWithParties
 from hubbub_cli.client import Client, Endpoint, read
 from hubbub_cli.run_lookup import RUNS, ask
 from hubbub_cli.watch import EVENTS, _show_lines
@@ -27,17 +25,6 @@ from support.live_coordinator import TOKENS, LiveCoordinator, live_coordinator, 
 from support.patience import HANG_S
 
 RUN = make_run(rounds=3)
-
-
-@pytest.fixture
-def live(tmp_path: Path) -> Iterator[LiveCoordinator]:
-    """In the second round the last client is silent until it is let go."""
-    with live_coordinator(tmp_path, (2, 2)) as live:
-        yield live
-
-
-def at(live: LiveCoordinator) -> tuple[str | Path, ...]:
-    return "--url", live.url, "--token-file", live.token_file("read")
 
 
 def ask_live(live: LiveCoordinator, path: str, **params: object) -> dict[str, object]:
@@ -58,15 +45,15 @@ def list_events(live: LiveCoordinator) -> list[dict[str, object]]:
 # Lines -----------------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_is_over_is_told_from_its_first_event(live: LiveCoordinator, hubbub: Hubbub) -> None:
-    live.silence.lift_all()
-    live.submit(RUN)
-    live.wait_until(RUN.run_id, "completed")
+def test_a_run_that_is_over_is_told_from_its_first_event(held: LiveCoordinator, hubbub: Hubbub) -> None:
+    held.silence.lift_all()
+    held.submit(RUN)
+    held.wait_until(RUN.run_id, "completed")
 
-    lines = hubbub("run", "watch", "latest", *at(live))
-    objects = hubbub("run", "watch", "latest", *at(live), "--json")
+    lines = hubbub("run", "watch", "latest", *held.options("read"))
+    objects = hubbub("run", "watch", "latest", *held.options("read"), "--json")
 
-    events = list_events(live)
+    events = list_events(held)
     assert (lines.code, objects.code) == (0, 0)
     assert [json.loads(line) for line in objects.out.splitlines()] == events
     for line, event in zip(lines.out.splitlines(), events, strict=True):
@@ -75,11 +62,11 @@ def test_a_run_that_is_over_is_told_from_its_first_event(live: LiveCoordinator, 
         assert line.endswith(str(event["text"]))
 
 
-def test_a_run_that_ends_just_after_it_was_looked_at_is_not_waited_for(live: LiveCoordinator) -> None:
-    live.silence.lift_all()
-    live.submit(RUN)
-    live.wait_until(RUN.run_id, "completed")
-    seen = {**ask_live(live, f"{RUNS}/{RUN.run_id}"), "state": "running"}
+def test_a_run_that_ends_just_after_it_was_looked_at_is_not_waited_for(held: LiveCoordinator) -> None:
+    held.silence.lift_all()
+    held.submit(RUN)
+    held.wait_until(RUN.run_id, "completed")
+    seen = {**ask_live(held, f"{RUNS}/{RUN.run_id}"), "state": "running"}
 
     class Late(Client):
         """Asks for the run a moment before it ends."""
@@ -88,54 +75,54 @@ def test_a_run_that_ends_just_after_it_was_looked_at_is_not_waited_for(live: Liv
             return seen if path.endswith(RUN.run_id) else await super().get(path, params)
 
     async def show() -> str:
-        async with Late(Endpoint(url=live.url, token=TOKENS.read)) as client, asyncio.timeout(HANG_S):
+        async with Late(Endpoint(url=held.url, token=TOKENS.read)) as client, asyncio.timeout(HANG_S):
             return await _show_lines(client, RUN.run_id, as_json=True)
 
     assert asyncio.run(show()) == "completed"
 
 
-def test_a_run_that_is_cancelled_is_exit_code_1(live: LiveCoordinator, hubbub: Hubbub) -> None:
-    live.submit(RUN)
-    live.wait_until(RUN.run_id, "round 2 collecting")
-    hubbub("run", "cancel", "latest", "--url", live.url, "--token-file", live.token_file("change"))
+def test_a_run_that_is_cancelled_is_exit_code_1(held: LiveCoordinator, hubbub: Hubbub) -> None:
+    held.submit(RUN)
+    held.wait_until(RUN.run_id, "round 2 collecting")
+    hubbub("run", "cancel", "latest", *held.options())
 
-    ended = hubbub("run", "watch", "latest", *at(live))
+    ended = hubbub("run", "watch", "latest", *held.options("read"))
 
     assert ended.code == 1
     assert ended.out.splitlines()[-1].endswith("the run was cancelled: an operator cancelled it")
 
 
-def test_over_a_restart_of_the_coordinator_every_event_comes_once(live: LiveCoordinator) -> None:
-    live.submit(RUN)
-    live.wait_until(RUN.run_id, "round 2 collecting")
-    live.pause(RUN.run_id)
-    with start_hubbub("run", "watch", "latest", *at(live), "--json") as process:
+def test_over_a_restart_of_the_coordinator_every_event_comes_once(held: LiveCoordinator) -> None:
+    held.submit(RUN)
+    held.wait_until(RUN.run_id, "round 2 collecting")
+    held.pause(RUN.run_id)
+    with start_hubbub("run", "watch", "latest", *held.options("read"), "--json") as process:
         assert process.stdout is not None
         told = [json.loads(process.stdout.readline())]
         # What was in the log when it began; the rest of the round comes over the stream.
         while told[-1]["kind"] != "pause-requested":
             told.append(json.loads(process.stdout.readline()))
-        live.silence.lift_all()
+        held.silence.lift_all()
         while told[-1]["kind"] != "run-paused":
             told.append(json.loads(process.stdout.readline()))
 
-        live.stop()
-        live.start()
-        live.resume(RUN.run_id)
+        held.stop()
+        held.start()
+        held.resume(RUN.run_id)
         out, err = process.communicate(timeout=HANG_S)
 
     told += map(json.loads, out.splitlines())
     assert process.returncode == 0
-    assert told == list_events(live)
+    assert told == list_events(held)
     assert told[-1]["kind"] == "run-completed"
     assert "trying again" in err
     assert "connected again; nothing was missed" in err
 
 
-def test_ctrl_c_leaves_the_run_as_it_is(live: LiveCoordinator) -> None:
-    live.submit(RUN)
-    live.wait_until(RUN.run_id, "round 2 collecting")
-    with start_hubbub("run", "watch", "latest", *at(live)) as process:
+def test_ctrl_c_leaves_the_run_as_it_is(held: LiveCoordinator) -> None:
+    held.submit(RUN)
+    held.wait_until(RUN.run_id, "round 2 collecting")
+    with start_hubbub("run", "watch", "latest", *held.options("read")) as process:
         assert process.stdout is not None
         while "round 2 was opened" not in process.stdout.readline():
             pass
@@ -145,16 +132,15 @@ def test_ctrl_c_leaves_the_run_as_it_is(live: LiveCoordinator) -> None:
 
     assert process.returncode == 130
     assert err == f"\nThe run goes on. `hubbub run watch {RUN.run_id[:12]}` shows it again.\n"
-    assert ask_live(live, f"{RUNS}/{RUN.run_id}")["state"] == "running"
+    assert ask_live(held, f"{RUNS}/{RUN.run_id}")["state"] == "running"
 
 
 # The picture -----------------------------------------------------------------------------------------------
 
 
-def test_on_a_terminal_the_last_picture_stays(live: LiveCoordinator) -> None:
-    live.silence.lift_all()
-    way_in = ("--url", live.url, "--token-file", live.token_file("change"))
-    shown = run_on_terminal("run", "submit", live.manifest_file(RUN), *way_in, "--watch")
+def test_on_a_terminal_the_last_picture_stays(held: LiveCoordinator) -> None:
+    held.silence.lift_all()
+    shown = run_on_terminal("run", "submit", held.manifest_file(RUN), *held.options(), "--watch")
 
     last = shown.rsplit(f"run {RUN.run_id[:12]}", 1)[1]
     assert "completed" in last.splitlines()[0]
@@ -221,18 +207,9 @@ def test_the_picture_fits(stalled: Picture, columns: int, lines: int) -> None:
 
 
 def test_of_a_hundred_clients_those_who_are_waited_for_are_shown(stalled: Picture) -> None:
+    done, _, late = (each for each in stalled.run.participants if each.role == "client")
     many = tuple(
-        ParticipantView(
-            name=f"client-{number}",
-            role="client",
-            organisation="",
-            joined=True,
-            status="delivered" if number < 97 else "training or sending",
-            state="delivered" if number < 97 else "training",
-            waited_for=number >= 97,
-            since_s=0.0,
-        )
-        for number in range(1, 101)
+        (done if number < 97 else late).model_copy(update={"name": f"client-{number}"}) for number in range(1, 101)
     )
     run = stalled.run.model_copy(update={"participants": many})
 

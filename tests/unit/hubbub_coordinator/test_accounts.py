@@ -7,24 +7,22 @@ from typing import get_args
 import pytest
 
 from hubbub.ids import PartyId, WireMode
-from hubbub.machine.effects import Key
-from hubbub.messages.manifest import MetricClaim
 from hubbub.messages.rounds import ScoreClaim
 from hubbub.messages.shares import Direction, Traffic, declare
 from hubbub.protocol.costs import Headcount
 from hubbub.protocol.layout import Vector
-from hubbub.protocol.metrics import CLASSIFICATION
 from hubbub.rest import CostView
 from hubbub.strategies.registry import STRATEGIES
 from hubbub_coordinator.accounts import account, costs, predict, predict_others, split_by_party, union_size
 from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord
 from support.builders import make_claims, make_manifest
+from support.coordinator_play import CLASSIFIED, make_round
 from support.coordinator_scene import REPORT
 
 # N = 100 over Z_7 takes 3 bits an element; a factor takes 32, and three tags take 192.
-MANIFEST = make_manifest(clients=3, servers=2, parameters=100)
+MANIFEST = make_manifest(parameters=100)
 
-EMPTY = CoordinatorRound(run=Key("run", MANIFEST.run_id), number=4, manifest=MANIFEST)
+EMPTY = make_round(MANIFEST, 4)
 ONE, TWO, THREE = MANIFEST.clients
 NORTH, SOUTH = MANIFEST.aggregators
 Rows = tuple[tuple[PartyId, Traffic], ...]
@@ -67,7 +65,7 @@ FULL = released(ONE, TWO, THREE)
 # On the compact wire eleven residues mod 7 take 31 bits: ten words for N = 100. In round 4 aggregator-1 combines.
 COMPACT = replace(
     FULL,
-    manifest=make_manifest(clients=3, servers=2, parameters=100, wire="compact"),
+    manifest=make_manifest(parameters=100, wire="compact"),
     traffic=(
         *sent((ONE, TWO, THREE), "up", signs=288 + 256, factors=32, tags=192),
         *arrived((ONE, TWO, THREE), "down", 500),
@@ -135,7 +133,7 @@ def of_two_phases(*senders: PartyId) -> CoordinatorRound:
     claims = declare((Vector("signs", 17, 7), Vector("factors", 1, 2**32), Vector("tags", 3, 2**64)))
     return replace(
         FULL,
-        manifest=make_manifest(clients=3, servers=2, parameters=100, strategy="sec-union"),
+        manifest=make_manifest(parameters=100, strategy="sec-union"),
         phase=1,
         records=(PhaseRecord(opened_at_s=1.0), PhaseRecord(opened_at_s=2.0, released=claims)),
         traffic=(
@@ -171,17 +169,12 @@ def test_where_v_is_known_it_is_taken() -> None:
 
 
 # Of scores: two metrics, whose sum is one vector of two elements of 32 bits.
-SCORED = {
-    wire: make_manifest(
-        clients=3, servers=2, parameters=100, wire=wire, metrics=tuple(map(MetricClaim.of, CLASSIFICATION))
-    )
-    for wire in get_args(WireMode)
-}
+SCORED = {wire: make_manifest(parameters=100, wire=wire, metrics=CLASSIFIED) for wire in get_args(WireMode)}
 CLAIMS = (ScoreClaim(name="accuracy", value=0.75), ScoreClaim(name="loss", value=0.5))
 TO_SERVERS: dict[WireMode, int] = {"paper": 2 * 64, "compact": 64 + 256}
-"""What a client sends of its scores: to both aggregators, or to one of them and a seed to the other."""
+"""Bits of scores from a client: to both aggregators, or to one of them and a seed to the other."""
 FROM_SERVERS: dict[WireMode, int] = {"paper": 2 * 3 * 64, "compact": 64 + 3 * 64}
-"""What aggregators send: both to all clients, or one to the other and that one to all clients."""
+"""Bits from aggregators: both to all clients, or one to the other and that one to all clients."""
 TAGS_TO: dict[WireMode, int] = {"paper": 2 * 192, "compact": 192}
 TAGS_FROM: dict[WireMode, int] = {"paper": 2 * 3 * 192, "compact": 192 + 3 * 192}
 """The same of their three tags of 64 bits."""
@@ -210,7 +203,7 @@ def scored(wire: WireMode, *senders: PartyId) -> CoordinatorRound:
 @pytest.mark.parametrize("wire", get_args(WireMode))
 @pytest.mark.parametrize("senders", [(ONE, TWO, THREE), (ONE, THREE)])
 def test_payload_of_scores_is_the_formula_to_the_bit(wire: WireMode, senders: tuple[PartyId, ...]) -> None:
-    """Who sent none counts as no sender, and receives the sum all the same."""
+    """A client that sent none counts as no sender, and receives the sum all the same."""
     found = costs(scored(wire, *senders))
 
     assert found["scores"] == cost(len(senders) * TO_SERVERS[wire] + FROM_SERVERS[wire])

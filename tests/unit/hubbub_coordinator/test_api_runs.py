@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock, call
@@ -23,12 +23,13 @@ from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.service import Coordinator
 from hubbub_local.federation import start_federation
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.workspace import digest
 from support import coordinator_scene
 from support.aio import aio
 from support.builders import make_manifest
+from support.coordinator_play import make_round
 from support.coordinator_scene import client_of, running_scene
 from support.held_task import HeldTask, Silence
+from support.live_coordinator import manifest_of
 from support.parties import identity_of, parties_of, roster_of
 
 RUNS = "/api/v1/runs"
@@ -149,15 +150,7 @@ async def test_a_run_can_be_paused_resumed_and_cancelled_once(tmp_path: Path) ->
 # A run of a real federation --------------------------------------------------------------------------------
 
 TASK = SyntheticTask(1_003)
-MANIFEST = make_manifest(
-    clients=3,
-    servers=2,
-    rounds=2,
-    parameters=TASK.count_parameters(),
-    task=TASK.name,
-    initial_model_sha256=digest(TASK.initial_model(7)),
-    metrics=tuple(map(MetricClaim.of, TASK.metrics)),
-)
+MANIFEST = manifest_of(TASK, metrics=tuple(map(MetricClaim.of, TASK.metrics)))
 RUN = f"{RUNS}/{MANIFEST.run_id}"
 FULL_SIGNS_BITS = 2 * 2 * 3 * 1_003 * 3
 
@@ -235,9 +228,8 @@ async def check_open_round(scene: Scene) -> None:
     assert waited_for == run["waiting_for"] == ["client-3"]
     assert status["client-3"]["since_s"] == run["waiting_since_s"] > 0
     assert status["client-1"]["since_s"] is None
-    assert (status["client-1"]["organisation"], status["aggregator-2"]["organisation"]) == (
-        *("org-1", "aggregator-2"),
-    )
+    owners = [status[name]["organisation"] for name in ("client-1", "aggregator-2")]
+    assert owners == ["org-1", "aggregator-2"]
     (first,) = (await scene.get(f"{RUN}/rounds"))["items"]
     assert (first["phases"][0]["state"], first["applied"]) == ("collecting", [])
     assert (first["state"], first["phase"], first["missing"]) == ("collecting", "signs", ["client-3"])
@@ -288,9 +280,8 @@ async def check_completed_run(scene: Scene) -> None:
     assert cost["other_strategies"]["fedavg"]["rounds"] == {"1": 2 * 3 * 32 * 1_003, "2": 2 * 3 * 32 * 1_003}
     by_party = [row for row in cost["by_party"] if row["counts_as"] == "signs"]
     assert sum(row["payload_bits"] for row in by_party) == 2 * FULL_SIGNS_BITS
-    assert {row["party"] for row in by_party if row["direction"] == "up" and row["payload_bits"]} == {
-        *MANIFEST.clients
-    }
+    senders = {row["party"] for row in by_party if row["direction"] == "up" and row["payload_bits"]}
+    assert senders == set(MANIFEST.clients)
     status = {each["name"]: each["status"] for each in (await scene.get(RUN))["participants"]}
     assert status["client-3"] == "applied round 2"
     assert status["aggregator-2"] == "released"
@@ -298,12 +289,12 @@ async def check_completed_run(scene: Scene) -> None:
 
 # Pages -----------------------------------------------------------------------------------------------------
 
-LISTED = make_manifest(clients=3, servers=2, rounds=9)
+LISTED = make_manifest(rounds=9)
 
 
-@contextmanager
-def coordinator_with(folder: Path, states: list[runs.State]) -> Iterator[Coordinator]:
-    """A coordinator, not started, that has had a run in each of these states."""
+@asynccontextmanager
+async def client_with(folder: Path, *states: runs.State) -> AsyncIterator[tuple[httpx.AsyncClient, Coordinator]]:
+    """Somebody who asks a coordinator, not started, that has had a run in each of these states."""
     me = LISTED.coordinator
     coordinator = Coordinator(
         identity=identity_of(LISTED, me),
@@ -321,7 +312,8 @@ def coordinator_with(folder: Path, states: list[runs.State]) -> Iterator[Coordin
         machines[Key("run", RunId(f"{number:064x}"))] = RunningMachine(runs.KIND, state, data)
     coordinator.runner.machines |= machines
     coordinator.restore(machines)
-    yield coordinator
+    async with client_of(coordinator) as client:
+        yield client, coordinator
     coordinator.close()
 
 
@@ -334,14 +326,13 @@ def numbers(page: Json) -> list[int]:
 
 @aio
 async def test_runs_come_newest_first_page_by_page(tmp_path: Path) -> None:
-    with coordinator_with(tmp_path, [runs.State.COMPLETED] * 7) as coordinator:
-        async with client_of(coordinator) as client:
-            first = await get(client, RUNS, limit=3)
-            second = await get(client, RUNS, limit=3, after=first["next"])
-            third = await get(client, RUNS, limit=3, after=second["next"])
-            whole = await get(client, RUNS, limit=7)
-            for limit in ("0", "201", "-1", "many", ""):
-                assert (await client.get(RUNS, params={"limit": limit})).status_code == 422
+    async with client_with(tmp_path, *[runs.State.COMPLETED] * 7) as (client, _):
+        first = await get(client, RUNS, limit=3)
+        second = await get(client, RUNS, limit=3, after=first["next"])
+        third = await get(client, RUNS, limit=3, after=second["next"])
+        whole = await get(client, RUNS, limit=7)
+        for limit in ("0", "201", "-1", "many", ""):
+            assert (await client.get(RUNS, params={"limit": limit})).status_code == 422
 
     assert [numbers(page) for page in (first, second, third)] == [[6, 5, 4], [3, 2, 1], [0]]
     assert [page["total"] for page in (first, second, third)] == [7, 7, 7]
@@ -351,13 +342,12 @@ async def test_runs_come_newest_first_page_by_page(tmp_path: Path) -> None:
 @aio
 async def test_only_runs_in_the_states_that_are_asked_for_are_listed_and_counted(tmp_path: Path) -> None:
     states = [runs.State.RUNNING, runs.State.FAILED, runs.State.PAUSED] * 3
-    with coordinator_with(tmp_path, states) as coordinator:
-        async with client_of(coordinator) as client:
-            first = await get(client, RUNS, limit=4, state=["running", "paused"])
-            second = await get(client, RUNS, limit=4, state=["running", "paused"], after=first["next"])
-            # The cursor may have left these states since it was given.
-            moved = await get(client, RUNS, state="failed", after=first["next"])
-            answer = await client.get(RUNS, params={"state": "happy"})
+    async with client_with(tmp_path, *states) as (client, _):
+        first = await get(client, RUNS, limit=4, state=["running", "paused"])
+        second = await get(client, RUNS, limit=4, state=["running", "paused"], after=first["next"])
+        # The cursor may have left these states since it was given.
+        moved = await get(client, RUNS, state="failed", after=first["next"])
+        answer = await client.get(RUNS, params={"state": "happy"})
 
     assert (numbers(first), numbers(second)) == ([8, 6, 5, 3], [2, 0])
     assert (first["total"], second["next"]) == (6, None)
@@ -369,11 +359,10 @@ async def test_only_runs_in_the_states_that_are_asked_for_are_listed_and_counted
 async def test_of_ten_thousand_runs_only_a_page_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with coordinator_with(tmp_path, [runs.State.COMPLETED] * 10_000) as coordinator:
+    async with client_with(tmp_path, *[runs.State.COMPLETED] * 10_000) as (client, coordinator):
         look = AsyncMock(wraps=coordinator.look)
         monkeypatch.setattr(coordinator, "look", look)
-        async with client_of(coordinator) as client:
-            page = await get(client, RUNS, limit=50, state="completed", after=f"{5_000:064x}")
+        page = await get(client, RUNS, limit=50, state="completed", after=f"{5_000:064x}")
 
     assert page["total"] == 10_000
     assert numbers(page) == list(range(4_999, 4_949, -1))
@@ -382,9 +371,9 @@ async def test_of_ten_thousand_runs_only_a_page_is_looked_at(
 
 @aio
 async def test_what_is_left_is_estimated_from_the_rounds_that_have_ended(tmp_path: Path) -> None:
-    with coordinator_with(tmp_path, [runs.State.RUNNING, runs.State.PAUSED, runs.State.FAILED]) as coordinator:
-        async with client_of(coordinator) as client:
-            page = await get(client, RUNS)
+    states = (runs.State.RUNNING, runs.State.PAUSED, runs.State.FAILED)
+    async with client_with(tmp_path, *states) as (client, _):
+        page = await get(client, RUNS)
 
     assert [item["remaining_s"] for item in page["items"]] == [None, 28.0, 28.0], "7 rounds of 4 seconds"
 
@@ -394,24 +383,21 @@ async def test_what_is_left_is_estimated_from_the_rounds_that_have_ended(tmp_pat
 
 def add_rounds(coordinator: Coordinator, run: RunId, count: int) -> None:
     for number in range(1, count + 1):
-        data = rounds.CoordinatorRound(run=Key("run", run), number=number, manifest=LISTED)
-        coordinator.runner.machines[Key("round", run, number)] = RunningMachine(
-            rounds.KIND, rounds.State.VOID, data
-        )
+        void = RunningMachine(rounds.KIND, rounds.State.VOID, make_round(LISTED, number))
+        coordinator.runner.machines[Key("round", run, number)] = void
 
 
 @aio
 async def test_rounds_come_oldest_first_page_by_page_and_none_that_is_about_to_begin(tmp_path: Path) -> None:
     run = RunId("0" * 64)
     path = f"{RUNS}/{run}/rounds"
-    with coordinator_with(tmp_path, [runs.State.RUNNING]) as coordinator:
-        async with client_of(coordinator) as client:
-            add_rounds(coordinator, run, 2)
-            begun, absent = await get(client, path), await client.get(f"{path}/3")
-            add_rounds(coordinator, run, 3)
-            first = await get(client, path, limit=2)
-            second = await get(client, path, limit=2, after=first["next"])
-            beyond = await get(client, path, after=99)
+    async with client_with(tmp_path, runs.State.RUNNING) as (client, coordinator):
+        add_rounds(coordinator, run, 2)
+        begun, absent = await get(client, path), await client.get(f"{path}/3")
+        add_rounds(coordinator, run, 3)
+        first = await get(client, path, limit=2)
+        second = await get(client, path, limit=2, after=first["next"])
+        beyond = await get(client, path, after=99)
 
     assert ([item["round"] for item in begun["items"]], absent.status_code) == ([1, 2], 404)
     assert [[item["round"] for item in page["items"]] for page in (first, second, beyond)] == [[1, 2], [3], []]

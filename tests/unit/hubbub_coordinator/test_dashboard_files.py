@@ -25,7 +25,7 @@ MARKUP_FROM_TEXT = re.compile(
 
 
 class Page(HTMLParser):
-    """What a page consists of: elements with attributes, and whatever text stands inside scripts and styles."""
+    """A page's elements with their attributes, and whatever text stands inside scripts and styles."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,12 +1,9 @@
 """The response cache (validity, entity tags, routes) and the turns in which large views are built."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -25,6 +22,7 @@ from hubbub_coordinator.archive import SomeRound
 from hubbub_coordinator.service import ANY_RUN, Coordinator
 from support.aio import aio
 from support.coordinator_scene import MANIFEST, TOKENS, client_of, scene_of
+from support.rest_stand_in import StandInCoordinator
 
 ONE, TWO = RunId("1" * 64), RunId("2" * 64)
 RUN = f"/api/v1/runs/{MANIFEST.run_id}"
@@ -32,38 +30,19 @@ RUN = f"/api/v1/runs/{MANIFEST.run_id}"
 # The response cache ----------------------------------------------------------------------------------------
 
 
-@dataclass
-class Versions:
-    """As much of a coordinator as the cache asks."""
-
-    steps: Counter[RunId] = field(default_factory=Counter)
-    time_s: float = 100.0
-    forgotten: int = 0
-
-    @property
-    def event_feed(self) -> Versions:
-        return self
-
-    def now_s(self) -> float:
-        return self.time_s
-
-    def count_steps(self, run: RunId) -> int:
-        return self.steps[run]
-
-
 class Cached:
     """A cache before a view that tells how often it was built."""
 
-    def __init__(self, filling: int = 0, meanwhile: Callable[[Versions], None] = lambda _: None) -> None:
-        self.versions = Versions()
-        self.cache = ResponseCache(cast("Coordinator", self.versions))
+    def __init__(self, filling: int = 0, meanwhile: Sequence[RunId] = ()) -> None:
+        self.coordinator = StandInCoordinator(kept=10)
+        self.cache = ResponseCache(cast("Coordinator", self.coordinator))
         self.built = 0
         self._filling = filling
         self._meanwhile = meanwhile
 
     async def build(self) -> str:
         self.built += 1
-        self._meanwhile(self.versions)
+        self.coordinator.steps.update(self._meanwhile)
         return str(self.built).ljust(self._filling)
 
     async def ask(self, query: str = "") -> str:
@@ -74,21 +53,21 @@ class Cached:
 
 @aio
 async def test_a_body_is_valid_until_its_run_takes_a_step_and_for_a_second(subtests: pytest.Subtests) -> None:
-    for what, steps_of, seconds, forgotten, valid in [
-        ("a step of another", TWO, 0.0, 0, True),
-        ("a moment", None, 0.9, 0, True),
-        ("a step", ONE, 0.0, 0, False),
-        ("a second", None, 1.0, 0, False),
-        ("the clock is set back", None, -3600.0, 0, False),
-        ("events are forgotten", None, 0.0, 7, False),
+    for what, steps, seconds, reported, valid in [
+        ("a step of another", [TWO], 0.0, 0, True),
+        ("a moment", [], 0.9, 0, True),
+        ("a step", [ONE], 0.0, 0, False),
+        ("a second", [], 1.0, 0, False),
+        ("the clock is set back", [], -3600.0, 0, False),
+        ("events are forgotten", [], 0.0, 100, False),
     ]:
         with subtests.test(what):
             cached = Cached()
 
             first = [await cached.ask(), await cached.ask()]
-            cached.versions.steps.update([steps_of] if steps_of else [])
-            cached.versions.time_s += seconds
-            cached.versions.forgotten = forgotten
+            cached.coordinator.steps.update(steps)
+            cached.coordinator.time_s += seconds
+            cached.coordinator.report(TWO, reported)
             later = [await cached.ask(), await cached.ask()]
 
             assert first == ["1", "1"]
@@ -97,10 +76,7 @@ async def test_a_body_is_valid_until_its_run_takes_a_step_and_for_a_second(subte
 
 @aio
 async def test_a_long_body_is_not_cached_nor_one_that_a_step_overtook() -> None:
-    for cached in (
-        Cached(meanwhile=lambda versions: versions.steps.update([ONE])),
-        Cached(filling=LARGEST_CACHED + 1),
-    ):
+    for cached in (Cached(meanwhile=[ONE]), Cached(filling=LARGEST_CACHED + 1)):
         assert [await cached.ask(), await cached.ask()] == ["1", "2"]
 
 

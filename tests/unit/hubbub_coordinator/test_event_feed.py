@@ -11,16 +11,9 @@ import pytest
 from hubbub.errors import Code, PeerError, RejectReason, UnexpectedEvent
 from hubbub.ids import PartyId, RunId
 from hubbub.machine.effects import Failed, Key
-from hubbub.messages.manifest import MetricClaim
 from hubbub.messages.rounds import ScoreClaim
-from hubbub.protocol.metrics import CLASSIFICATION
 from hubbub.runtime.runner import Transition
-from hubbub_coordinator.event_feed import (
-    MAX_TEXT_CHARACTERS,
-    FeedEvent,
-    FeedEventKind,
-    describe_transition,
-)
+from hubbub_coordinator.event_feed import MAX_TEXT_CHARACTERS, FeedEvent, FeedEventKind, describe_transition
 from hubbub_coordinator.events import (
     Began,
     CancelRequested,
@@ -47,17 +40,11 @@ from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.reasons import MEANINGS
 from support.aio import aio
 from support.builders import SET_ID, TRANSCRIPT, make_manifest, make_run_key
-from support.coordinator_play import Play, RoundPlay
+from support.coordinator_play import CLASSIFIED, Play, RoundPlay
 from support.coordinator_scene import CLIENT, MANIFEST, REPORT, Scene, running_scene, scene_of
 from support.rest_stand_in import StandInCoordinator
 
-UNION_MANIFEST = make_manifest(
-    clients=3,
-    servers=2,
-    min_clients=2,
-    strategy="sec-union",
-    metrics=tuple(map(MetricClaim.of, CLASSIFICATION)),
-)
+UNION_MANIFEST = make_manifest(min_clients=2, strategy="sec-union", metrics=CLASSIFIED)
 RUN = UNION_MANIFEST.run_id
 ONE, TWO, THREE = UNION_MANIFEST.clients
 NORTH, SOUTH = UNION_MANIFEST.aggregators
@@ -147,10 +134,7 @@ def tell_end(kind: str, text: str) -> list[str]:
         (Failed("no more room"), ["run-failed: the run failed: the coordinator failed: no more room"]),
         (
             PartyRefused(at_s=4.0, party=TWO, code=Code.POLICY_RUNS),
-            tell_end(
-                "party-refused",
-                f"refused the run (policy-runs): {MEANINGS[Code.POLICY_RUNS]}. {MORE}",
-            ),
+            tell_end("party-refused", f"refused the run (policy-runs): {MEANINGS[Code.POLICY_RUNS]}. {MORE}"),
         ),
         (
             PartyBroke(at_s=4.0, party=TWO, code=Code.DISK_FAILED),
@@ -273,9 +257,7 @@ def test_scores_that_come_to_no_sum_leave_the_round_released() -> None:
 
 def test_on_the_compact_wire_a_sum_is_released_to_the_combiner_and_by_it_to_clients() -> None:
     """In round 4 aggregator-1 combines the first phase."""
-    play = ToldRound(
-        manifest=make_manifest(clients=3, servers=2, min_clients=2, strategy="sec-union", wire="compact")
-    )
+    play = ToldRound(manifest=make_manifest(min_clients=2, strategy="sec-union", wire="compact"))
     play.begin()
     play.deliver()
 

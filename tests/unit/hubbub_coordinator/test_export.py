@@ -5,19 +5,17 @@ import io
 from dataclasses import replace
 from pathlib import Path
 
-from hubbub.machine.effects import Key
-from hubbub.messages.manifest import MetricClaim
 from hubbub.messages.rounds import ScoreClaim
-from hubbub.protocol.metrics import regression
 from hubbub_coordinator.api.export import TableName, write_table
 from hubbub_coordinator.phases import round as rounds
 from support.aio import aio
 from support.builders import make_manifest
+from support.coordinator_play import REGRESSED, make_round
 from support.coordinator_scene import MANIFEST, client_of, running_scene
 
 RUN = f"/api/v1/runs/{MANIFEST.run_id}"
-SCORED = make_manifest(min_clients=2, metrics=tuple(map(MetricClaim.of, regression(0.0, 10.0))))
-EMPTY = rounds.CoordinatorRound(run=Key("run", SCORED.run_id), number=1, manifest=SCORED)
+SCORED = make_manifest(min_clients=2, metrics=REGRESSED)
+EMPTY = make_round(SCORED)
 
 
 def read_table(text: str) -> list[dict[str, str]]:

@@ -6,10 +6,8 @@ from prometheus_client import CollectorRegistry
 
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
-from hubbub.messages.manifest import MetricClaim
 from hubbub.messages.rounds import ScoreClaim
 from hubbub.messages.shares import Traffic
-from hubbub.protocol.metrics import CLASSIFICATION
 from hubbub.runtime.runner import RunningMachine, Transition
 from hubbub_coordinator.events import DeadlinePassed, ScoresReported, VoidConfirmed
 from hubbub_coordinator.metrics import Metering, Waits
@@ -17,12 +15,10 @@ from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import State
 from support.builders import MODEL_HMAC, make_manifest
-from support.coordinator_play import RoundPlay
+from support.coordinator_play import CLASSIFIED, RoundPlay
 from support.probe import ManualClock
 
-MANIFEST = make_manifest(
-    clients=3, servers=2, strategy="sec-union", q=1, metrics=tuple(map(MetricClaim.of, CLASSIFICATION))
-)
+MANIFEST = make_manifest(strategy="sec-union", q=1, metrics=CLASSIFIED)
 RUN = Key("run", MANIFEST.run_id)
 
 
@@ -165,7 +161,7 @@ def test_the_parties_that_are_waited_for_are_counted_and_the_longest_wait_of_all
     play.deliver(*MANIFEST.clients[1:])
     data = replace(play.data, records=(replace(play.data.record, opened_at_s=990.0),))
     run = runs.CoordinatorRun(manifest=MANIFEST, round=1, began_at_s=960.0)
-    enrolling = Key("run", make_manifest(clients=3, servers=2, seed=9).run_id)
+    enrolling = Key("run", make_manifest(seed=9).run_id)
     waiting = {
         RUN: RunningMachine(runs.KIND, runs.State.RUNNING, run),
         play.key: RunningMachine(rounds.KIND, State.COLLECTING, data),

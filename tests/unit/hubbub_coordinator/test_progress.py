@@ -6,25 +6,19 @@ import pytest
 
 from hubbub.errors import Code
 from hubbub.ids import PartyId
-from hubbub.machine.effects import Key
-from hubbub.messages.manifest import Manifest, MetricClaim
+from hubbub.messages.manifest import Manifest
 from hubbub.messages.shares import SignedReceipt
-from hubbub.protocol.metrics import CLASSIFICATION
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord, State
 from hubbub_coordinator.progress import NOBODY, PartyState, Waiting, find_awaited, find_combiner, find_place
 from hubbub_coordinator.reasons import tell_failure
 from support.builders import make_manifest, make_receipt, make_run_key
+from support.coordinator_play import CLASSIFIED, make_round
 from support.coordinator_scene import REPORT
 
-MANIFEST = make_manifest(clients=3, servers=2, min_clients=2, strategy="sec-union", phase_timeout_s=100.0)
-SCORED = make_manifest(
-    clients=3,
-    servers=2,
-    min_clients=2,
-    strategy="sec-union",
-    metrics=tuple(map(MetricClaim.of, CLASSIFICATION)),
-    phase_timeout_s=100.0,
+MANIFEST, SCORED = (
+    make_manifest(min_clients=2, strategy="sec-union", phase_timeout_s=100.0, metrics=metrics)
+    for metrics in ((), CLASSIFIED)
 )
 ONE, TWO, THREE = MANIFEST.clients
 NORTH, SOUTH = MANIFEST.aggregators
@@ -44,14 +38,7 @@ DELIVERED = PhaseRecord(opened_at_s=10.0, receipts={ONE: signed(ONE, NORTH, SOUT
 
 
 def round_with(record: PhaseRecord, *members: PartyId, phase: int = 0) -> CoordinatorRound:
-    return CoordinatorRound(
-        run=Key("run", MANIFEST.run_id),
-        number=1,
-        manifest=MANIFEST,
-        phase=phase,
-        records=(*(ENDED for _ in range(phase)), record),
-        members=frozenset(members),
-    )
+    return make_round(MANIFEST, phase=phase, records=(*[ENDED] * phase, record), members=frozenset(members))
 
 
 SCORING = replace(
@@ -61,75 +48,33 @@ SCORING = replace(
 CLOSED = replace(DELIVERED, closed_at_s=30.0)
 
 
-@pytest.mark.parametrize(
-    ("state", "data", "now_s", "expected"),
-    [
-        pytest.param(
-            *(State.COLLECTING, round_with(DELIVERED), 60.0),
-            {NORTH: "idle", SOUTH: "idle", ONE: "delivered", TWO: "sending", THREE: "training"},
-            id="who-has-delivered-has-done-it",
-        ),
-        pytest.param(
-            *(State.COLLECTING, round_with(DELIVERED), 60.1),
-            {ONE: "delivered", TWO: "missing", THREE: "missing"},
-            id="who-is-waited-for-since-half-the-time-is-missing",
-        ),
-        pytest.param(
-            *(State.COLLECTING, round_with(DELIVERED, ONE, THREE, phase=1), 50.0),
-            {NORTH: "idle", SOUTH: "idle", ONE: "delivered", TWO: "left-out", THREE: "sending"},
-            id="in-a-later-phase-nobody-trains",
-        ),
-        pytest.param(
-            State.RELEASING,
-            round_with(replace(CLOSED, ended=frozenset({SOUTH})), ONE, TWO, phase=1),
-            40.0,
-            {NORTH: "adding", SOUTH: "released", THREE: "left-out"},
-            id="aggregators-add-and-release",
-        ),
-        pytest.param(
-            State.RELEASING,
-            round_with(replace(CLOSED, ended=frozenset({SOUTH})), ONE, TWO, phase=1),
-            90.0,
-            {NORTH: "missing", SOUTH: "released"},
-            id="an-aggregator-is-late",
-        ),
-        pytest.param(
-            State.VOIDING,
-            round_with(replace(CLOSED, ended=frozenset({NORTH})), ONE, THREE, phase=1),
-            50.0,
-            {NORTH: "idle", SOUTH: "adding", ONE: "delivered", TWO: "left-out", THREE: "missing"},
-            id="who-was-waited-for-in-vain-is-missing",
-        ),
-        pytest.param(
-            State.APPLYING,
-            replace(
-                round_with(replace(CLOSED, released_at_s=31.0, ended=frozenset({NORTH, SOUTH})), ONE, phase=1),
-                applied={ONE: REPORT},
-            ),
-            40.0,
-            {NORTH: "released", SOUTH: "released", ONE: "applied", TWO: "left-out"},
-            id="who-has-applied-the-sum-has",
-        ),
-        pytest.param(
-            *(State.COLLECTING, SCORING, 50.0),
-            {NORTH: "idle", SOUTH: "idle", ONE: "delivered", TWO: "sending", THREE: "left-out"},
-            id="who-has-applied-delivers-scores",
-        ),
-        pytest.param(
-            State.REPORTING,
-            replace(SCORING, score_members=frozenset({ONE}), reported={ONE: ()}),
-            50.0,
-            {ONE: "applied", TWO: "applied"},
-            id="who-reports-has-done-it",
-        ),
-    ],
-)
-def test_the_place_of_parties_in_a_round(
-    state: State, data: CoordinatorRound, now_s: float, expected: dict[PartyId, str]
-) -> None:
-    found = {name: find_place(runs.State.RUNNING, RUN, (state, data), name, now_s).state for name in expected}
+OPEN, LATER = round_with(DELIVERED), round_with(DELIVERED, ONE, THREE, phase=1)
+AWAITED = round_with(replace(CLOSED, ended=frozenset({SOUTH})), ONE, TWO, phase=1)
+VOIDED = round_with(replace(CLOSED, ended=frozenset({NORTH})), ONE, THREE, phase=1)
+RELEASED = round_with(replace(CLOSED, released_at_s=31.0, ended=frozenset({NORTH, SOUTH})), ONE, phase=1)
+APPLIED = replace(RELEASED, applied={ONE: REPORT})
+REPORTED = replace(SCORING, score_members=frozenset({ONE}), reported={ONE: ()})
+PLACES: list[tuple[str, State, CoordinatorRound, float, str]] = [
+    ("who has delivered has done it", State.COLLECTING, OPEN, 60.0, "idle idle delivered sending training"),
+    ("who is late by half the time is missing", State.COLLECTING, OPEN, 60.1, "- - delivered missing missing"),
+    ("later nobody trains", State.COLLECTING, LATER, 50.0, "idle idle delivered left-out sending"),
+    ("aggregators add and release", State.RELEASING, AWAITED, 40.0, "adding released - - left-out"),
+    ("an aggregator is late", State.RELEASING, AWAITED, 90.0, "missing released - - -"),
+    ("waited for in vain", State.VOIDING, VOIDED, 50.0, "idle adding delivered left-out missing"),
+    ("who has applied the sum has", State.APPLYING, APPLIED, 40.0, "released released applied left-out -"),
+    ("who has applied delivers scores", State.COLLECTING, SCORING, 50.0, "idle idle delivered sending left-out"),
+    ("who reports has done it", State.REPORTING, REPORTED, 50.0, "- - applied applied -"),
+]
+"""A round after some seconds, and the state of each party where it matters."""
 
-    assert found == expected
+
+def test_the_place_of_parties_in_a_round(subtests: pytest.Subtests) -> None:
+    for what, state, data, now_s, states in PLACES:
+        with subtests.test(what):
+            expected = {name: word for name, word in zip(EVERYBODY, states.split(), strict=True) if word != "-"}
+            places = {name: find_place(runs.State.RUNNING, RUN, (state, data), name, now_s) for name in expected}
+
+            assert {name: place.state for name, place in places.items()} == expected
 
 
 def test_before_any_round_parties_are_asked_and_join_and_later_say_what_they_have_delivered() -> None:
@@ -164,7 +109,7 @@ def test_whose_word_ended_the_run_has_failed_and_says_why() -> None:
 
 def awaited_to_release(manifest: Manifest, *ended: PartyId) -> tuple[PartyId, ...]:
     record = PhaseRecord(opened_at_s=10.0, closed_at_s=12.0, ended=frozenset(ended))
-    data = CoordinatorRound(run=Key("run", manifest.run_id), number=1, manifest=manifest, records=(record,))
+    data = make_round(manifest, records=(record,))
     run = runs.CoordinatorRun(manifest=manifest, round=1)
     waiting = find_awaited(runs.State.RUNNING, run, (State.RELEASING, data))
     assert (waiting.what, waiting.since_s) == ("to release signs", 12.0)
@@ -176,8 +121,7 @@ def test_who_has_not_released_is_waited_for_and_a_combiner_only_when_all_others_
     first, *rest = paper.aggregators
     assert awaited_to_release(paper, first) == tuple(rest)
 
-    data = CoordinatorRound(run=Key("run", compact.run_id), number=1, manifest=compact)
-    combiner = find_combiner(data, "signs")
+    combiner = find_combiner(make_round(compact), "signs")
     assert combiner is not None
     others = tuple(name for name in compact.aggregators if name != combiner)
     assert awaited_to_release(compact) == others

@@ -8,20 +8,11 @@ import pytest
 
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, Role, SetId
-from hubbub.machine.effects import (
-    CancelTimer,
-    CountRefusal,
-    Failed,
-    Key,
-    Publish,
-    Record,
-    SetTimer,
-    Tell,
-)
+from hubbub.machine.effects import CancelTimer, CountRefusal, Failed, Key, Publish, Record, SetTimer, Tell
 from hubbub.machine.table import step
 from hubbub.messages.manifest import CohortMember, Manifest, MetricClaim
 from hubbub.messages.rounds import ClosePhase, RoundApplied, RoundOpened, RoundScored, ScoreClaim, VoidPhase
-from hubbub.messages.shares import Receipt, SignedReceipt, Traffic, VectorClaim
+from hubbub.messages.shares import Traffic, VectorClaim
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.strategies.verified import Verified
 from hubbub_coordinator.events import (
@@ -39,7 +30,8 @@ from hubbub_coordinator.events import (
     VoidConfirmed,
 )
 from hubbub_coordinator.phases.round import KIND, TRANSITIONS, CoordinatorRound, State
-from support.builders import MODEL_HMAC, TRANSCRIPT, make_manifest
+from support.builders import MODEL_HMAC, SIGNATURE, TRANSCRIPT, make_manifest
+from support.coordinator_play import make_round, make_signed
 from support.machine_play import MachinePlay
 from support.two_phases import NAME, TwoPhases
 
@@ -48,19 +40,6 @@ SHORT = (VectorClaim(name="signs", length=7, modulus=7),)
 LONG = (VectorClaim(name="signs", length=8, modulus=7),)
 OTHER_TRANSCRIPT = "7b" * 32
 SECOND_TRANSCRIPT = "7c" * 32
-SIGNATURE = "5a" * 64
-"""Checked at the edge, before the machine sees a receipt."""
-
-
-def make_signed(
-    aggregator: PartyId,
-    client: PartyId,
-    set_id: SetId,
-    vectors: tuple[VectorClaim, ...] = SHORT,
-    transcript: str = TRANSCRIPT,
-) -> SignedReceipt:
-    receipt = Receipt(aggregator=aggregator, client=client, set_id=set_id, vectors=vectors, transcript=transcript)
-    return SignedReceipt(receipt=receipt, signature=SIGNATURE)
 
 
 class Play(MachinePlay[State, CoordinatorRound]):
@@ -69,8 +48,7 @@ class Play(MachinePlay[State, CoordinatorRound]):
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
         self.run = Key("run", manifest.run_id)
-        data = CoordinatorRound(run=self.run, number=1, manifest=manifest, is_scored=manifest.is_scored)
-        super().__init__(KIND, data, manifest.coordinator)
+        super().__init__(KIND, make_round(manifest, is_scored=manifest.is_scored), manifest.coordinator)
         self.feed(Began(at_s=1.0))
 
     def receive(
@@ -171,8 +149,7 @@ class Play(MachinePlay[State, CoordinatorRound]):
 
 
 REPORT = RoundApplied(
-    model_hmac=MODEL_HMAC,
-    traffic=(Traffic(counts_as="signs", direction="up", payload_bits=30),),
+    model_hmac=MODEL_HMAC, traffic=(Traffic(counts_as="signs", direction="up", payload_bits=30),)
 )
 
 
@@ -190,7 +167,7 @@ def two_phases(monkeypatch: pytest.MonkeyPatch) -> Play:
 def test_a_round_begins_with_a_deadline_and_an_order_that_names_the_last_round_of_each_client() -> None:
     manifest = make_manifest(phase_timeout_s=60.0)
     first, *others = manifest.clients
-    data = CoordinatorRound(run=Key("run", manifest.run_id), number=8, manifest=manifest, attended={first: 7})
+    data = make_round(manifest, 8, attended={first: 7})
     assert KIND.resume(State.COLLECTING, data) == (), "it has not begun"
     timer, *orders = step(TRANSITIONS, State.COLLECTING, data, Began(at_s=1.0)).effects
     assert timer == SetTimer("deadline", 61.0, DeadlinePassed)
@@ -222,7 +199,7 @@ def test_a_client_took_part_if_it_delivered_to_every_aggregator_or_reported(play
 
 def test_all_receipts_close_the_phase_over_everybody_and_nothing_late_changes_that(play: Play) -> None:
     begun, first = play.data, play.manifest.clients[0]
-    receipt = make_signed(play.manifest.aggregators[0], first, SETS[9])
+    receipt = make_signed(play.manifest.aggregators[0], first, SETS[9], SHORT)
     play.ignores(ReceiptArrived(at_s=2.0, phase="union", receipt=receipt))
     for client in play.manifest.clients:
         play.at(State.COLLECTING)
@@ -255,7 +232,7 @@ SAID = "delivered after other sums than the others"
 def test_a_phase_closes_over_the_largest_group_by_organisations_or_is_void(
     organisations: str, delivered: str, expected: str, *, in_time: bool
 ) -> None:
-    """What each client delivered: sets of one letter agree, "/" is at one aggregator alone, "-" is nothing."""
+    """A letter for each client: sets of one letter agree, "/" is at one aggregator alone, "-" is nothing."""
     names = [PartyId(f"client-{number}") for number in range(1, len(delivered) + 1)]
     cohort = tuple(
         CohortMember(name=name, organisation=PartyId(owner))
@@ -281,7 +258,7 @@ def test_a_phase_closes_over_the_largest_group_by_organisations_or_is_void(
 
 
 class Said(TypedDict, total=False):
-    """What a receipt says of a set."""
+    """Fields of a receipt."""
 
     set_id: SetId
     vectors: tuple[VectorClaim, ...]
@@ -456,7 +433,7 @@ def test_an_aggregator_that_contradicts_its_order_or_another_ends_the_run(play: 
 def test_a_round_is_void_when_every_aggregator_has_confirmed(play: Play) -> None:
     first, second = play.manifest.aggregators
     play.pass_deadline()
-    receipt = make_signed(first, play.manifest.clients[0], SETS[0])
+    receipt = make_signed(first, play.manifest.clients[0], SETS[0], SHORT)
     play.ignores(ReceiptArrived(at_s=10.0, phase="signs", receipt=receipt))
     play.ignores(UpdateDropped(at_s=10.0, client=play.manifest.clients[0], traffic=()))
     play.ignores(DeadlinePassed(at_s=11.0))
@@ -479,7 +456,7 @@ def test_an_application_before_any_order_is_refused(play: Play) -> None:
 def test_a_failure_of_our_own_ends_the_run(play: Play, *, begun: bool) -> None:
     """Also before the round could begin, when there is no record of any phase."""
     if not begun:
-        play.data = CoordinatorRound(run=play.run, number=1, manifest=play.manifest)
+        play.data = make_round(play.manifest)
     play.feed(Failed("Began: the broker is away"))
     play.expect_contradiction("the broker is away")
 

@@ -7,9 +7,8 @@ import pytest
 from hubbub.errors import Code, UnexpectedEvent
 from hubbub.ids import PartyId
 from hubbub.machine.effects import CancelTimer, Effect, Failed, Key, Publish, Record, RememberRun, SetTimer, Tell
-from hubbub.messages.manifest import Manifest, MetricClaim
+from hubbub.messages.manifest import Manifest
 from hubbub.messages.runs import RunEnded, RunKeys, RunProposed
-from hubbub.protocol.metrics import CLASSIFICATION
 from hubbub_coordinator.events import (
     Began,
     CancelRequested,
@@ -26,14 +25,15 @@ from hubbub_coordinator.events import (
 )
 from hubbub_coordinator.phases.run import KIND, CoordinatorRun, OpenRound, State
 from support.builders import make_manifest, make_run_key
+from support.coordinator_play import CLASSIFIED
 from support.machine_play import MachinePlay
 
-MANIFEST = make_manifest(clients=3, servers=2, rounds=2, max_void_rounds=1)
+MANIFEST = make_manifest(max_void_rounds=1)
 IN_TIME = SetTimer("agreement", 2.0 + MANIFEST.phase_timeout_s, DeadlinePassed)
 
 
 def opening(number: int, at_s: float = 9.0) -> tuple[Effect, ...]:
-    """What opens a round: its machine is set up, and told to begin."""
+    """The effects that open a round: its machine is set up, and told to begin."""
     return (OpenRound(number), Tell(Key("round", MANIFEST.run_id, number), Began(at_s=at_s)))
 
 
@@ -165,7 +165,7 @@ def test_a_party_that_does_not_check_the_keys_in_time_is_named_and_the_run_fails
 
 
 def test_clients_have_ten_minutes_to_agree_however_short_a_phase_is() -> None:
-    play = Play(make_manifest(clients=3, servers=2, phase_timeout_s=0.5), State.AGREEING)
+    play = Play(make_manifest(phase_timeout_s=0.5), State.AGREEING)
     assert SetTimer("agreement", 2.0 + 600.0, DeadlinePassed) in play.effects
 
 
@@ -198,12 +198,8 @@ def test_released_rounds_lead_to_the_end_and_a_void_one_is_made_up_for() -> None
 # A target ------------------------------------------------------------------------------------------------
 
 
-METRICS = tuple(MetricClaim.of(metric) for metric in CLASSIFICATION)
-
-
 def aiming(target: float) -> Play:
-    manifest = make_manifest(clients=3, servers=2, rounds=3, max_void_rounds=3, metrics=METRICS, target=target)
-    return Play(manifest, State.RUNNING)
+    return Play(make_manifest(rounds=3, max_void_rounds=3, metrics=CLASSIFIED, target=target), State.RUNNING)
 
 
 @pytest.mark.parametrize("accuracy", [0.9, 0.95, 1.0])

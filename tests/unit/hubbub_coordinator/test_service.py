@@ -9,15 +9,7 @@ from hubbub.errors import Code, ConfigurationError, RejectReason
 from hubbub.ids import PartyId
 from hubbub.messages.envelope import Message
 from hubbub.messages.rounds import RoundOpened
-from hubbub.messages.runs import (
-    PartyFailed,
-    RunEnded,
-    RunJoined,
-    RunKeys,
-    RunProposed,
-    RunReady,
-    RunRefused,
-)
+from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunKeys, RunProposed, RunReady, RunRefused
 from hubbub.messages.shares import SetReceived
 from hubbub.rest import RoundView
 from hubbub_coordinator.api.views import view_round

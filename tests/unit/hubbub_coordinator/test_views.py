@@ -4,25 +4,24 @@ from dataclasses import replace
 
 import pytest
 
-from hubbub.machine.effects import Key
-from hubbub.messages.manifest import Manifest, MetricClaim
+from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import ScoreClaim
-from hubbub.protocol.metrics import regression
 from hubbub.rest import HeadlineView
 from hubbub_coordinator.api.views import view_round, view_run
 from hubbub_coordinator.phases import run as runs
-from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord, State
+from hubbub_coordinator.phases.round import PhaseRecord, State
 from hubbub_coordinator.phases.run import CoordinatorRun
 from support.builders import make_manifest
+from support.coordinator_play import REGRESSED, make_round
 from support.coordinator_scene import REPORT
 
 
 def test_a_phase_says_who_combines_it_where_somebody_does() -> None:
     """Round 2 begins with aggregator-1, and who combines moves on by one from phase to phase."""
-    manifest = make_manifest(clients=3, servers=2, strategy="sec-union", wire="compact")
+    manifest = make_manifest(strategy="sec-union", wire="compact")
     records = (PhaseRecord(opened_at_s=1.0), PhaseRecord(opened_at_s=2.0))
-    data = CoordinatorRound(run=Key("run", manifest.run_id), number=2, manifest=manifest, phase=1, records=records)
-    in_full = replace(data, manifest=make_manifest(clients=3, servers=2, strategy="sec-union", wire="paper"))
+    data = make_round(manifest, 2, phase=1, records=records)
+    in_full = replace(data, manifest=make_manifest(strategy="sec-union", wire="paper"))
 
     compact, paper = view_round(State.COLLECTING, data), view_round(State.COLLECTING, in_full)
 
@@ -31,13 +30,11 @@ def test_a_phase_says_who_combines_it_where_somebody_does() -> None:
 
 
 def test_scores_are_shown_by_name_and_without_a_sum_they_are_void_and_the_round_is_not() -> None:
-    manifest = make_manifest(min_clients=2, metrics=tuple(map(MetricClaim.of, regression(0.0, 10.0))))
+    manifest = make_manifest(min_clients=2, metrics=REGRESSED)
     claims = (ScoreClaim(name="r2", value=0.5), ScoreClaim(name="mse", value=4.0))
     closed = PhaseRecord(opened_at_s=2.0, closed_at_s=3.0)
-    data = CoordinatorRound(
-        run=Key("run", manifest.run_id),
-        number=1,
-        manifest=manifest,
+    data = make_round(
+        manifest,
         is_scored=True,
         phase=1,
         records=(PhaseRecord(opened_at_s=1.0, closed_at_s=1.5, released_at_s=2.0), closed),
@@ -66,8 +63,7 @@ def test_scores_are_shown_by_name_and_without_a_sum_they_are_void_and_the_round_
     ],
 )
 def test_a_run_says_which_metric_counts(changes: dict[str, object], headline: HeadlineView | None) -> None:
-    _, error = regression(0.0, 10.0)
-    described = make_manifest(metrics=(MetricClaim.of(error),)).model_dump()
+    described = make_manifest(metrics=REGRESSED[1:]).model_dump()
     target = None if changes else 2.5
     manifest = Manifest.model_validate({**described, **changes, "target": target})
     run = CoordinatorRun(manifest=manifest, metrics={"mse": 4.0})

@@ -1,7 +1,5 @@
 """Training and evaluation, measured apart."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from hubbub.runtime.telemetry import context

@@ -1,7 +1,5 @@
 """Tables and plots of reports."""
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ET
 
 import pytest

@@ -1,7 +1,5 @@
 """`hubbub demo --dashboard`: the coordinator's page beside the run, and after it until the user has had enough."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import secrets

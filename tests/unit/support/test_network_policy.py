@@ -1,7 +1,5 @@
 """The evaluator of network policies says what their specification says."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -24,37 +22,37 @@ def ingress(peer: dict[str, Any] | None = None, **port: Any) -> dict[str, Any]:
     return policy(policyTypes=["Ingress"], ingress=[rule])
 
 
-def test_a_pod_that_no_policy_selects_is_open() -> None:
-    assert allows([policy(policyTypes=["Ingress", "Egress"])], ELSEWHERE, BESIDE, WEB)
+DEAF = policy(policyTypes=["Ingress"])
+OUT_ONLY = policy(policyTypes=["Egress"], egress=[{}])
+TO_B = {"podSelector": {"matchLabels": {"app": "b"}}}
+CASES: list[tuple[str, list[dict[str, Any]], Endpoint, Endpoint, bool]] = [
+    ("a pod that no policy selects is open", [policy(policyTypes=["Ingress", "Egress"])], ELSEWHERE, BESIDE, True),
+    ("a policy without rules denies its direction", [DEAF], BESIDE, HERE, False),
+    ("and only that", [DEAF], HERE, BESIDE, True),
+    (
+        "a policy of another namespace binds nobody",
+        [DEAF | {"metadata": {"namespace": "away"}}],
+        BESIDE,
+        HERE,
+        True,
+    ),
+    ("without types a policy is about ingress", [policy()], BESIDE, HERE, False),
+    ("and not about egress", [policy()], HERE, BESIDE, True),
+    ("unless it has such rules", [policy(egress=[])], HERE, BESIDE, False),
+    ("an empty list of peers is everybody", [policy(ingress=[{"from": []}])], OUTSIDE, HERE, True),
+    ("policies add up", [DEAF, ingress(TO_B)], BESIDE, HERE, True),
+    ("both ends agree", [OUT_ONLY], HERE, BESIDE, True),
+    ("one end does not", [OUT_ONLY, {"metadata": {"namespace": "home"}, "spec": TO_B}], HERE, BESIDE, False),
+]
 
 
-def test_a_policy_without_rules_denies_its_directions_and_only_those() -> None:
-    inward = [policy(policyTypes=["Ingress"])]
-
-    assert not allows(inward, BESIDE, HERE, WEB)
-    assert allows(inward, HERE, BESIDE, WEB)
-
-
-def test_a_policy_of_another_namespace_does_not_bind() -> None:
-    other = policy(policyTypes=["Ingress"]) | {"metadata": {"namespace": "away"}}
-
-    assert allows([other], BESIDE, HERE, WEB)
-
-
-def test_without_types_a_policy_is_about_ingress_and_about_egress_if_it_has_such_rules() -> None:
-    assert not allows([policy()], BESIDE, HERE, WEB)
-    assert allows([policy()], HERE, BESIDE, WEB)
-    assert not allows([policy(egress=[])], HERE, BESIDE, WEB)
-
-
-def test_an_empty_list_of_peers_is_everybody() -> None:
-    assert allows([policy(ingress=[{"from": []}])], OUTSIDE, HERE, WEB)
-
-
-def test_policies_add_up() -> None:
-    deny, allow = policy(policyTypes=["Ingress"]), ingress({"podSelector": {"matchLabels": {"app": "b"}}})
-
-    assert allows([deny, allow], BESIDE, HERE, WEB)
+@pytest.mark.parametrize(
+    ("policies", "source", "target", "passes"), [pytest.param(*case, id=name) for name, *case in CASES]
+)
+def test_a_connection_passes_that_the_policies_of_both_ends_let_pass(
+    policies: list[dict[str, Any]], source: Endpoint, target: Endpoint, *, passes: bool
+) -> None:
+    assert allows(policies, source, target, WEB) is passes
 
 
 @pytest.mark.parametrize(
@@ -94,11 +92,3 @@ def test_a_port_is_told_by_protocol_and_by_number_name_or_range(
     port: dict[str, Any], gate: Gate, *, passes: bool
 ) -> None:
     assert allows([ingress(None, **port)], BESIDE, HERE, gate) is passes
-
-
-def test_both_ends_must_agree() -> None:
-    out_only = policy(policyTypes=["Egress"], egress=[{}])
-    deaf = {"metadata": {"namespace": "home"}, "spec": {"podSelector": {"matchLabels": {"app": "b"}}}}
-
-    assert allows([out_only], HERE, BESIDE, WEB)
-    assert not allows([out_only, deaf], HERE, BESIDE, WEB)

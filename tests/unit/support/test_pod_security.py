@@ -1,7 +1,5 @@
 """Each rule of restricted pod security is noticed when it is broken."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The paper's numbers as they are written down here: they follow from its own formulas."""
 
-from __future__ import annotations
-
 import pytest
 
 from hubbub.parameters import Parameters

@@ -1,7 +1,5 @@
 """The plan: the paper's settings by default, and words for what was changed in them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Results: kept whole, read again as they were, and never mixed with runs of other settings."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The report: the paper's number beside each of ours, and no run called better than it was."""
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path

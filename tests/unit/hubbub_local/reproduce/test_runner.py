@@ -1,7 +1,5 @@
 """All runs of a plan, through the services: kept round by round, resumed, reported."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Sequence
@@ -25,7 +23,7 @@ SETTINGS = replace(PAPERS["mnist"], clients=2, max_rounds=2, local_steps=3, targ
 
 @dataclass
 class Trainings:
-    """How often a client trained; beyond the most it fails."""
+    """A count of trainings; beyond the most a client fails."""
 
     count: int = 0
     most: int = 1000

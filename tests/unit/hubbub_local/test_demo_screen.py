@@ -1,6 +1,7 @@
-"""What a spectator is shown: a picture in a terminal, lines in a pipe."""
+"""The demo's screen: a picture in a terminal, lines in a pipe, and the times of a round."""
 
 import io
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -8,8 +9,6 @@ from rich.console import Console
 
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
-from hubbub.messages.manifest import MetricClaim
-from hubbub.protocol.metrics import regression
 from hubbub.rest import CostView
 from hubbub.runtime.runner import Transition
 from hubbub_cli.formatting import show_bytes
@@ -17,10 +16,13 @@ from hubbub_coordinator.accounts import Account
 from hubbub_coordinator.events import ReceiptArrived
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases.round import PhaseRecord
-from hubbub_local.demo_screen import Board, Durations, show
+from hubbub_local.demo_screen import Board, Durations, Stopwatch, show
 from hubbub_local.report import draw_report, write_report
+from hubbub_trainer.events import Evaluated, Trained
+from hubbub_trainer.phases.round import State
 from support.aio import aio
 from support.builders import make_manifest, make_receipt
+from support.coordinator_play import REGRESSED, make_round
 from support.parties import sign_receipts
 
 MANIFEST = make_manifest(clients=3, local_steps=10)
@@ -39,21 +41,23 @@ async def test_a_pipe_gets_announcements_and_news_once_each_and_no_control_chara
 
 @aio
 async def test_a_terminal_shows_progress_and_who_has_delivered() -> None:
-    stream = io.StringIO()
+    console, stream = make_terminal()
     board = Board(MANIFEST, [])
     board.round, board.phase, board.state = 2, "signs", "collecting"
     board.progress(PartyId("client-1"), 2, 10, 10)
     board.progress(PartyId("client-2"), 2, 4, 10)
     board.delivered = {PartyId("client-1"): 2}
-    with show(board, Console(file=stream, force_terminal=True, width=100, color_system=None)):
+    with show(board, console):
         pass
     text = stream.getvalue()
 
-    assert "Round 2" in text
-    assert "10/10" in text
-    assert "4/10" in text
-    assert "delivered to 2 of 2 aggregators" in text
-    assert "waiting for a core" in text
+    for part in ("Round 2", "10/10", "4/10", "delivered to 2 of 2 aggregators", "waiting for a core"):
+        assert part in text
+
+
+def make_terminal() -> tuple[Console, io.StringIO]:
+    stream = io.StringIO()
+    return Console(file=stream, force_terminal=True, width=100, color_system=None), stream
 
 
 def finished(number: int, **metrics: float) -> Account:
@@ -68,15 +72,14 @@ def finished(number: int, **metrics: float) -> Account:
     )
 
 
-REGRESSION = make_manifest(clients=3, metrics=tuple(map(MetricClaim.of, regression(0.0, 10.0))))
+REGRESSION = make_manifest(clients=3, metrics=REGRESSED)
 SERVERS = REGRESSION.aggregators
 TIMES = {number: Durations(training_s=1.0, evaluation_s=0.5, protocol_s=1.5) for number in (1, 2)}
 
 
 @aio
 async def test_a_regression_is_shown_with_its_own_metric_and_never_as_a_percentage() -> None:
-    stream = io.StringIO()
-    console = Console(file=stream, force_terminal=True, width=100, color_system=None)
+    console, stream = make_terminal()
     board = Board(REGRESSION, [], accounts=[finished(1, r2=0.123456, mse=4.0), finished(2)])
 
     with show(board, console):
@@ -131,13 +134,8 @@ def test_a_receipt_of_the_next_phase_is_not_told_as_one_of_this() -> None:
     """Clients go on to their scores before the last of them says that it has applied the round."""
     board = Board(REGRESSION, [])
     early = sign_receipts(REGRESSION, [make_receipt(REGRESSION)], phase="scores")[0]
-    data = rounds.CoordinatorRound(
-        run=Key("run", REGRESSION.run_id),
-        number=1,
-        manifest=REGRESSION,
-        is_scored=True,
-        records=(PhaseRecord(opened_at_s=1.0, receipts={REGRESSION.clients[0]: dict.fromkeys(SERVERS, early)}),),
-    )
+    record = PhaseRecord(opened_at_s=1.0, receipts={REGRESSION.clients[0]: dict.fromkeys(SERVERS, early)})
+    data = make_round(REGRESSION, is_scored=True, records=(record,))
     key = Key("round", REGRESSION.run_id, 1)
 
     for phase in ("scores", "signs"):
@@ -160,3 +158,31 @@ def test_sizes_are_those_of_the_paper() -> None:
     sizes = {12: "12 B", 2048: "2.00 KB", 2**20: "1.00 MB", 1.5 * 2**30: "1.50 GB"}
 
     assert {count: show_bytes(count) for count in sizes} == sizes
+
+
+# Times of a round ------------------------------------------------------------------------------------------
+
+
+def step(event: object, number: int = 1) -> Transition:
+    key = Key("round", MANIFEST.run_id, number)
+    return Transition(1, key, State.TRAINING, event, State.SHARING, None, 0.0, None)
+
+
+def test_the_slowest_client_counts_and_the_rest_is_the_protocols() -> None:
+    stopwatch = Stopwatch()
+    for training_s, evaluation_s in ((2.0, 1.5), (3.0, 0.5)):
+        stopwatch.observe(step(Trained(training_s=training_s)))
+        stopwatch.observe(step(Evaluated(evaluation_s=evaluation_s)))
+    stopwatch.observe(step(Trained(training_s=9.0), number=2))
+
+    account = replace(finished(1), round_s=10.0)
+    expected = Durations(training_s=3.0, evaluation_s=1.5, protocol_s=5.5)
+    assert stopwatch.split(MANIFEST.run_id, account) == expected
+
+
+@pytest.mark.parametrize("round_s", [0.0, 2.0])
+def test_the_protocol_never_takes_less_than_no_time(round_s: float) -> None:
+    stopwatch = Stopwatch()
+    stopwatch.observe(step(Trained(training_s=3.0)))
+
+    assert stopwatch.split(MANIFEST.run_id, replace(finished(1), round_s=round_s)).protocol_s == 0

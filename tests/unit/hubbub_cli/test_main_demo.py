@@ -1,35 +1,22 @@
 """`hubbub demo` as a user sees it: the file it writes, the lines it prints, and one line for what cannot be."""
 
-from __future__ import annotations
-
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hubbub.strategies.registry import STRATEGIES
-from support.patience import HANG_S
+from support.command_line import run_hubbub
 
 QUICK = ("--task", "synthetic:300", "--local-steps", "3", "--rounds", "2", "--seed", "7")
 
 
-def run_hubbub(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """In a process of its own: the command sets up logging and the event loop for the whole process."""
-    code = "from hubbub_cli.main import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=HANG_S, check=False
-    )
-
-
 def run_demo(tmp_path: Path, *options: str) -> tuple[dict[str, Any], str]:
     file = tmp_path / "out.json"
-    result = run_hubbub("demo", *QUICK, *options, "--json", str(file))
-    assert result.returncode == 0, result.stderr
+    shown = run_hubbub("demo", *QUICK, *options, "--json", file).check_done()
     report: dict[str, Any] = json.loads(file.read_text("utf-8"))
-    return report, result.stdout
+    return report, shown
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -127,18 +114,13 @@ def test_the_table_shows_the_share_that_was_chosen_alone_and_a_log_is_written(tm
     ],
 )
 def test_what_cannot_be_is_told_in_one_line(options: tuple[str, ...], complaint: str) -> None:
-    result = run_hubbub("demo", *QUICK, *options)
-
-    assert result.returncode == 2
-    assert complaint in result.stderr
-    assert result.stderr.count("\n") == 1
-    assert "Traceback" not in result.stderr
+    run_hubbub("demo", *QUICK, *options).check_refused(complaint)
 
 
 def test_a_corrupt_data_folder_fails_the_run_and_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "train-images-idx3-ubyte").write_bytes(b"not an image file")
-    result = run_hubbub("demo", "--data", str(tmp_path))
+    ended = run_hubbub("demo", "--data", tmp_path)
 
-    assert result.returncode != 0
-    assert str(tmp_path) in result.stderr
-    assert "Traceback" not in result.stderr
+    assert ended.code != 0
+    assert str(tmp_path) in ended.err
+    assert "Traceback" not in ended.err

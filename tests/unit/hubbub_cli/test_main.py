@@ -1,37 +1,21 @@
 """The command as a whole: help that is quick, suggestions for slips, JSON, completion, exit codes."""
 
-from __future__ import annotations
-
 import json
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-import typer.main
 
 from hubbub.ids import PartyId, Role
 from hubbub.strategies.registry import STRATEGIES
-from hubbub_cli.main import app
 from support.builders import make_manifest
-from support.command_line import Hubbub
-from support.live_coordinator import LiveCoordinator, live_coordinator, make_run
+from support.command_line import COMMANDS, Hubbub, list_below
+from support.live_coordinator import LiveCoordinator, make_run
 from support.parties import roster_of
 from support.party_files import PartyFiles, write_party_files, write_policy
-from support.patience import HANG_S
+from support.program import run_python
 
 HEAVY = ("numpy", "torch", "pydantic", "httpx", "fastapi", "uvicorn", "aio_pika", "asyncio", "prometheus_client")
-
-
-def walk(name: str, command: object) -> Iterator[tuple[str, object]]:
-    below: dict[str, object] = getattr(command, "commands", {})
-    yield name, command
-    for word, each in below.items():
-        yield from walk(f"{name} {word}".strip(), each)
-
-
-COMMANDS = dict(walk("", typer.main.get_command(app)))
 
 
 # Help ------------------------------------------------------------------------------------------------------
@@ -40,9 +24,9 @@ COMMANDS = dict(walk("", typer.main.get_command(app)))
 def test_help_imports_nothing_heavy() -> None:
     code = "import sys\nfrom hubbub_cli.main import main\ntry: main()\nfinally: print(*sys.modules)"
 
-    command = [sys.executable, "-c", code, "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=True)
+    done = run_python("-c", code, "--help")
 
+    assert done.returncode == 0, done.stderr
     assert set(HEAVY) & set(done.stdout.split()) == set()
 
 
@@ -116,7 +100,7 @@ def test_every_command_that_prints_data_has_json() -> None:
     options = {
         name: {word for option in getattr(each, "params", []) for word in option.opts}
         for name, each in COMMANDS.items()
-        if not getattr(each, "commands", {})
+        if not list_below(each)
     }
 
     assert {name for name, known in options.items() if "--json" not in known} == PRINTS_NO_DATA
@@ -129,12 +113,11 @@ def files(tmp_path: Path) -> PartyFiles:
 
 
 def test_keys_as_json_are_public(hubbub: Hubbub, tmp_path: Path) -> None:
-    new = hubbub(
-        "keys", "new", "--role", "client", "--name", "c", "--organisation", "o", "--out", tmp_path, "--json"
-    )
-    shown = hubbub("keys", "show", json.loads(new.out)["private"], "--json")
+    whose = ("--role", "client", "--name", "c", "--organisation", "o")
+    new = hubbub("keys", "new", *whose, "--out", tmp_path, "--json")
+    shown = hubbub("keys", "show", new.json["private"], "--json")
 
-    made, seen = json.loads(new.out), json.loads(shown.out)
+    made, seen = new.json, shown.json
     assert made == {**seen, "private": made["private"], "public": made["public"]}
     assert seen.keys() == {"name", "role", "organisation", "public_key"}
     private = json.loads(Path(made["private"]).read_text("utf-8"))
@@ -142,8 +125,8 @@ def test_keys_as_json_are_public(hubbub: Hubbub, tmp_path: Path) -> None:
 
 
 def test_a_roster_as_json(files: PartyFiles, hubbub: Hubbub) -> None:
-    shown = json.loads(hubbub("roster", "show", files.roster, "--json").out)
-    verified = json.loads(hubbub("roster", "verify", files.roster, "--sha256", shown["sha256"], "--json").out)
+    shown = hubbub("roster", "show", files.roster, "--json").json
+    verified = hubbub("roster", "verify", files.roster, "--sha256", shown["sha256"], "--json").json
 
     assert shown["sha256"] == files.parties.roster.digest
     assert [party["name"] for party in shown["parties"]] == ["ada", "anna", "bert"]
@@ -167,7 +150,7 @@ def test_a_policys_verdict_as_json(
 
     ended = hubbub("policy", "check", tmp_path / "run.json", *names, "--json")
 
-    answer = json.loads(ended.out)
+    answer = ended.json
     assert (answer["joins"], answer["approved"], ended.code) == (joins, approved, 0 if joins else 1)
     assert answer["run"] == manifest.run_id
     assert bool(answer["objections"]) is (approved and not joins)
@@ -181,7 +164,7 @@ Complete = Callable[..., list[str]]
 
 @pytest.fixture
 def complete(hubbub: Hubbub, monkeypatch: pytest.MonkeyPatch) -> Complete:
-    """What a shell offers after a line."""
+    """Ask as a shell does for the words that may follow a line."""
 
     def ask(line: str, **environment: str) -> list[str]:
         told = {"_HUBBUB_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
@@ -198,12 +181,6 @@ def test_strategies_states_and_commands_complete(complete: Complete) -> None:
     assert complete("hubbub demo --strategy ") == list(STRATEGIES)
     assert complete("hubbub run list --state c") == ["completed", "cancelled"]
     assert complete("hubbub dead") == ["dead-letters"]
-
-
-@pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCoordinator]:
-    with live_coordinator(tmp_path_factory.mktemp("live")) as live:
-        yield live
 
 
 def test_runs_complete_where_the_coordinator_can_be_asked(live: LiveCoordinator, complete: Complete) -> None:

@@ -1,7 +1,5 @@
 """`hubbub manifest new`: a manifest of a roster's parties, drawn up where the task is installed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import fields
@@ -16,6 +14,7 @@ from hubbub.messages.manifest import CohortMember, Manifest, read_manifest
 from hubbub.run_options import RunOptions
 from hubbub.runtime.message_checks import find_disagreements
 from hubbub.trust.identity import Identity, new_identity
+from hubbub.trust.roster import read_roster
 from hubbub.trust.succession import endorse
 from hubbub_cli.main import app
 from hubbub_local.federation import gather
@@ -32,11 +31,15 @@ PARTIES = make_parties(
 )
 
 
+def write_roster(path: Path, *newcomers: Identity) -> Path:
+    roster = gather([*PARTIES.identities.values(), *newcomers]).roster
+    path.write_text(roster.model_dump_json(), encoding="utf-8")
+    return path
+
+
 @pytest.fixture
 def roster(tmp_path: Path) -> Path:
-    path = tmp_path / "roster.json"
-    path.write_text(PARTIES.roster.model_dump_json(), encoding="utf-8")
-    return path
+    return write_roster(tmp_path / "roster.json")
 
 
 def draw_up(roster: Path, *options: str, task: str = "synthetic") -> str:
@@ -155,9 +158,7 @@ def test_what_cannot_be_is_refused(roster: Path, options: tuple[str, ...], compl
 
 
 def test_with_two_coordinators_one_must_be_named(tmp_path: Path) -> None:
-    identities = [*PARTIES.identities.values(), make_identity("desk", Role.COORDINATOR, "desk")]
-    path = tmp_path / "two.json"
-    path.write_text(gather(identities).roster.model_dump_json(), encoding="utf-8")
+    path = write_roster(tmp_path / "two.json", make_identity("desk", Role.COORDINATOR, "desk"))
 
     assert read_new(path, "--coordinator", "desk").coordinator == "desk"
     with pytest.raises(ConfigurationError, match="2 coordinators: say which one"):
@@ -175,7 +176,7 @@ def test_a_roster_that_is_not_there_is_named(tmp_path: Path) -> None:
 def leave_endorsements(
     folder: Path, *clients: str, commitment: str = "c" * 64, identities: Mapping[PartyId, Identity] | None = None
 ) -> list[str]:
-    """What the trainers of a run over all clinics left on their disks, as options of the command."""
+    """Write what the trainers of a run over all clinics leave on their disks; return options of the command."""
     identities = identities or PARTIES.identities
     cohort = tuple(CohortMember(name=name, organisation=PARTIES.identities[name].organisation) for name in CLINICS)
     run = make_manifest(cohort=cohort, min_clients=3, roster_sha256=PARTIES.roster.digest, seed=11)
@@ -204,14 +205,12 @@ def test_it_goes_on_from_the_model_that_was_endorsed(roster: Path, tmp_path: Pat
 
 
 def test_it_goes_on_with_other_clients_and_a_roster_that_has_grown(tmp_path: Path) -> None:
-    grown = gather([*PARTIES.identities.values(), make_identity("clinic-e", Role.CLIENT, "newcomer")]).roster
-    path = tmp_path / "grown.json"
-    path.write_text(grown.model_dump_json(), encoding="utf-8")
+    path = write_roster(tmp_path / "grown.json", make_identity("clinic-e", Role.CLIENT, "newcomer"))
 
     manifest = read_new(path, "--clients", "clinic-e,clinic-b,clinic-d", *leave_endorsements(tmp_path, *THREE))
 
     assert manifest.predecessor is not None
-    assert find_disagreements(manifest, grown) == ()
+    assert find_disagreements(manifest, read_roster(path)) == ()
 
 
 def test_what_a_successor_lacks_is_told(roster: Path, tmp_path: Path) -> None:
@@ -247,8 +246,7 @@ def test_endorsements_that_the_roster_does_not_bear_out_are_refused(roster: Path
 
 def test_a_run_of_newcomers_alone_is_refused(tmp_path: Path) -> None:
     newcomers = [make_identity(f"clinic-{letter}", Role.CLIENT, f"clinic-{letter}") for letter in "xyz"]
-    path = tmp_path / "grown.json"
-    path.write_text(gather([*PARTIES.identities.values(), *newcomers]).roster.model_dump_json(), encoding="utf-8")
+    path = write_roster(tmp_path / "grown.json", *newcomers)
 
     with pytest.raises(ConfigurationError, match="no client of this run was in"):
         draw_up(path, "--clients", "clinic-x,clinic-y,clinic-z", *leave_endorsements(tmp_path, *THREE))

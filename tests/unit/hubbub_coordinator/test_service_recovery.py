@@ -83,7 +83,7 @@ async def stop_in_the_round(scene: Scene, delivered: tuple[PartyId, ...], later_
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Shown, list[str]]:
-    """What a run that nothing happens to leaves behind, and every instant of it."""
+    """The traces of a run that nothing happens to, and every instant of it."""
     found: list[tuple[Shown, list[str]]] = []
 
     @aio

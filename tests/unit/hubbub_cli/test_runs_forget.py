@@ -1,7 +1,5 @@
 """`hubbub run forget`: a run is given up in a party's folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +19,7 @@ ME = PartyId("clinic-a")
 
 
 def leave_open(folder: Path) -> None:
-    """What a trainer leaves that ends in the middle of two runs."""
+    """Write the folder of a trainer that ends in the middle of two runs."""
     audit, vault = AuditLog(folder / "audit.jsonl", ME), Vault(folder / "state.sqlite")
     ledger = Ledger(folder / "ledger.sqlite")
     for number, run in enumerate((RUN, OTHER)):
@@ -66,9 +64,8 @@ def test_a_run_is_forgotten_and_what_must_be_kept_for_ever_stays(hubbub: Hubbub,
 def test_what_cannot_be_forgotten_is_said_in_one_line(hubbub: Hubbub, tmp_path: Path) -> None:
     leave_open(tmp_path)
 
-    unknown = hubbub("run", "forget", "5678", "--folder", tmp_path)
-    elsewhere = hubbub("run", "forget", RUN, "--folder", tmp_path / "elsewhere")
-
-    assert (unknown.code, elsewhere.code) == (2, 2)
-    assert "no runs that were joined here begin with '5678'" in unknown.err
-    assert "is not the folder of an aggregator or a trainer" in elsewhere.err
+    for run, folder, complaint in (
+        ("5678", tmp_path, "no runs that were joined here begin with '5678'"),
+        (RUN, tmp_path / "elsewhere", "is not the folder of an aggregator or a trainer"),
+    ):
+        hubbub("run", "forget", run, "--folder", folder).check_refused(complaint)

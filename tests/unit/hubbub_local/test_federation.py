@@ -1,7 +1,5 @@
 """Tasks of the operator's own in a whole federation: one that works, and ones with a bug."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import ClassVar
 
