@@ -1,6 +1,8 @@
 """Fixtures for everybody: a broker, started when the first test asks for it. And what makes all tests faster."""
 
+import asyncio
 import gc
+import inspect
 import os
 import shutil
 import sys
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support.aio import bounded
 from support.broker import NoBrokerError, find_broker
 from support.private_node import PrivateNode, server_scripts
 
@@ -52,6 +55,16 @@ def pytest_configure(config: pytest.Config) -> None:
     sys.dont_write_bytecode = False
     # Files go to the workers in the order below, and not those with the most tests first.
     config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    asyncio.run(bounded(pyfuncitem.obj(**arguments)))
+    return True
 
 
 @pytest.hookimpl(wrapper=True)

@@ -7,6 +7,7 @@ more if there were more is shown each time, with one key more.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ from hubbub.trust.seals import SealContext as StreamPlace
 from hubbub.trust.seals import Stage, mask_stream, share_stream
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from support import compact_words
-from support.aio import aio
+from support.aio import bounded
 from support.compact_eavesdropper import CompactEavesdropper
 from support.compact_words import Parts
 from support.eavesdropper import Loot, Search
@@ -48,15 +49,8 @@ SCENARIOS = part_of(
 
 
 def listen(scenario: Scenario, folder: Path, task: SyntheticTask = TASK, **changes: object) -> Recorded:
-    found: list[Recorded] = []
-
-    @aio
-    async def run() -> None:
-        manifest = scenario.draw_up(task, wire="compact", **changes)
-        found.append(await listen_to(manifest, folder, task=task))
-
-    run()
-    return found[0]
+    manifest = scenario.draw_up(task, wire="compact", **changes)
+    return asyncio.run(bounded(listen_to(manifest, folder, task=task)))
 
 
 @pytest.fixture(scope="module", params=SCENARIOS, ids=str)

@@ -31,7 +31,6 @@ from hubbub_aggregator.journal import PhaseOutcome
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.reasons import tell_declined, tell_failure
 from hubbub_trainer.phases import catchup
-from support.aio import aio
 from support.builders import make_claims
 from support.corrupt_party import (
     DEMO_SEED,
@@ -105,7 +104,6 @@ def tell_another_union(scene: Scene, *numbers: int, change: Change = move_an_ind
 
 @pytest.mark.parametrize("change", [move_an_index, change_a_mark])
 @pytest.mark.parametrize("strategy", ["sec-union", "partial-sec-union"])
-@aio
 async def test_a_victim_that_was_told_another_union_is_added_to_nobody(
     tmp_path: Path, strategy: str, change: Change
 ) -> None:
@@ -141,7 +139,6 @@ def assert_no_sum_mixes_transcripts(scene: Scene) -> None:
             assert len(mixed) == 1
 
 
-@aio
 async def test_clients_leave_a_run_in_which_unions_are_shifted_again_and_again(tmp_path: Path) -> None:
     manifest = draw_up(rounds=2, max_void_rounds=10)
     async with corrupt_federation(
@@ -182,7 +179,6 @@ def collude(scene: Scene, members: Sequence[PartyId]) -> Rewrite:
         ((VICTIM,), RejectReason.TOO_FEW_MEMBERS),
     ],
 )
-@aio
 async def test_not_even_with_the_coordinator_is_a_misled_victims_set_added(
     tmp_path: Path, members: tuple[PartyId, ...], reason: RejectReason
 ) -> None:
@@ -201,7 +197,6 @@ async def test_not_even_with_the_coordinator_is_a_misled_victims_set_added(
         assert scene.digests() == dict.fromkeys(EVERYBODY, manifest.initial_model_sha256)
 
 
-@aio
 async def test_a_victim_with_another_model_ends_the_run_and_is_named(tmp_path: Path) -> None:
     async with corrupt_federation(
         draw_up(rounds=3), tmp_path, {CORRUPT: lambda scene: tell(scene, shift_factor, to=VICTIM)}
@@ -246,7 +241,6 @@ def applied_by(scene: Scene, client: PartyId) -> dict[int, str]:
 
 @pytest.mark.usefixtures("coordinator_looks_away")
 @pytest.mark.parametrize("wire", ["paper", "compact"])
-@aio
 async def test_without_the_rule_a_misled_victim_goes_on_scoring_models_that_are_made_for_it(
     tmp_path: Path, wire: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,7 +262,6 @@ async def test_without_the_rule_a_misled_victim_goes_on_scoring_models_that_are_
 
 @pytest.mark.usefixtures("coordinator_looks_away")
 @pytest.mark.parametrize(("wire", "releases"), [("paper", 2), ("compact", 1)])
-@aio
 async def test_a_misled_victim_says_nothing_of_the_next_round_and_takes_its_peers_model(
     tmp_path: Path, wire: str, releases: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,7 +294,6 @@ async def test_a_misled_victim_says_nothing_of_the_next_round_and_takes_its_peer
 
 
 @pytest.mark.usefixtures("coordinator_looks_away")
-@aio
 async def test_if_nobody_can_be_spared_different_models_void_the_rounds_to_come(tmp_path: Path) -> None:
     manifest = draw_up(rounds=2, min_clients=3, max_void_rounds=1)
     async with corrupt_federation(
@@ -364,7 +356,6 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.parametrize("case", IMPOSSIBLE.values(), ids=IMPOSSIBLE.keys())
-@aio
 async def test_an_impossible_sum_ends_the_run_before_anybody_acts_on_it(tmp_path: Path, case: Impossible) -> None:
     manifest = draw_up(strategy=case.strategy)
     silence = Silence(*((EVERYBODY.index(client), 1) for client in case.absent))
@@ -411,7 +402,6 @@ def send_other_residues(scene: Scene, envelope: Envelope) -> Envelope:
         (send_other_residues, RejectReason.RESIDUE_OUT_OF_RANGE),
     ],
 )
-@aio
 async def test_a_sum_that_cannot_be_read_ends_the_run(
     tmp_path: Path, garble: Callable[[Scene, Envelope], Envelope], reason: RejectReason
 ) -> None:
@@ -488,7 +478,6 @@ def declare_other_vectors(envelope: Envelope) -> Sequence[Envelope]:
         (declare_other_vectors, "signs", "declares other vectors than another aggregator did"),
     ],
 )
-@aio
 async def test_verdicts_that_contradict_each_other_end_the_run(
     tmp_path: Path,
     make: Callable[[Envelope], Sequence[Envelope]],
@@ -521,7 +510,6 @@ async def test_verdicts_that_contradict_each_other_end_the_run(
     ],
     ids=["void", "other-members", "other-vectors"],
 )
-@aio
 async def test_a_report_against_the_order_ends_the_run(tmp_path: Path, report: Message, complaint: str) -> None:
     def lie(_: Scene) -> Rewrite:
         def rewrite(envelope: Envelope) -> Sequence[Envelope]:
@@ -538,7 +526,6 @@ async def test_a_report_against_the_order_ends_the_run(tmp_path: Path, report: M
         assert scene.digests() == dict.fromkeys(EVERYBODY, scene.manifest.initial_model_sha256)
 
 
-@aio
 async def test_a_sum_over_too_few_members_is_not_even_looked_at(tmp_path: Path) -> None:
     """The true one comes after it, and so the run is unharmed."""
 
@@ -577,7 +564,6 @@ def sign_for_nothing(scene: Scene) -> Rewrite:
     return rewrite
 
 
-@aio
 async def test_a_receipt_for_a_set_that_nobody_sent_makes_no_member(tmp_path: Path) -> None:
     manifest = draw_up(strategy="no-union")
     async with corrupt_federation(
@@ -607,7 +593,6 @@ def order_everybody(scene: Scene) -> Rewrite:
     return rewrite
 
 
-@aio
 async def test_not_even_with_the_coordinator_is_a_made_up_receipt_worth_anything(tmp_path: Path) -> None:
     manifest = draw_up(strategy="no-union")
     async with corrupt_federation(
@@ -629,7 +614,6 @@ async def test_not_even_with_the_coordinator_is_a_made_up_receipt_worth_anything
 
 
 @pytest.mark.parametrize("strategy", ["no-union", "sec-union", "partial-sec-union"])
-@aio
 async def test_a_sum_that_is_shifted_within_the_possible_is_believed_by_all_alike(
     tmp_path: Path, strategy: str
 ) -> None:

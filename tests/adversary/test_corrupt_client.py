@@ -28,7 +28,6 @@ from hubbub_aggregator.journal import PhaseOutcome
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.reasons import tell_failure
-from support.aio import aio
 from support.builders import TRANSCRIPT, make_claims, make_receipt, make_run_key, make_sum_chunk
 from support.corrupt_party import Rewrite, Scene, corrupt_federation, draw_up, is_said, say
 from support.held_task import Silence
@@ -89,7 +88,6 @@ def deal_unequally(scene: Scene) -> Rewrite:
     return rewrite
 
 
-@aio
 async def test_parts_of_the_group_secret_that_differ_end_the_run_before_its_first_round(tmp_path: Path) -> None:
     async with corrupt_federation(MANIFEST, tmp_path, {CORRUPT: deal_unequally}) as scene:
         state, run = await scene.run()
@@ -120,7 +118,6 @@ def garble(_: Scene, envelope: Envelope) -> Sequence[Envelope]:
     ],
     ids=["another-confirmation", "garbage", "too-short"],
 )
-@aio
 async def test_a_client_that_cannot_agree_ends_the_run_before_its_first_round(
     tmp_path: Path, make: Replace, kind: type[Message], reason: RejectReason
 ) -> None:
@@ -168,7 +165,6 @@ SPOILT = pytest.mark.parametrize(
 
 
 @SPOILT
-@aio
 async def test_a_set_that_one_aggregator_cannot_use_is_left_out_by_all(
     tmp_path: Path, make: Replace, reason: RejectReason
 ) -> None:
@@ -196,7 +192,6 @@ def receipts_of(scene: Scene, aggregator: PartyId) -> set[PartyId]:
     }
 
 
-@aio
 async def test_if_nobody_can_be_spared_a_spoilt_set_voids_the_round(tmp_path: Path) -> None:
     manifest = draw_up(min_clients=3, max_void_rounds=0)
     corrupt = {CORRUPT: instead(garble, ShareChunk, to=FIRST)}
@@ -225,7 +220,6 @@ def send_another_transcript(_: Scene, envelope: Envelope) -> Sequence[Envelope]:
 
 
 @pytest.mark.parametrize("make", [send_another_set, send_another_transcript])
-@aio
 async def test_a_second_set_is_refused_and_the_first_one_counts(tmp_path: Path, make: Replace) -> None:
     corrupt = {CORRUPT: instead(make, ShareChunk, phase="union", to=FIRST)}
     async with corrupt_federation(MANIFEST, tmp_path, corrupt) as scene:
@@ -243,7 +237,6 @@ def flip_everything(share: bytearray) -> None:
         share[place] ^= 0xFF
 
 
-@aio
 async def test_another_content_under_the_same_set_id_changes_nothing(tmp_path: Path) -> None:
     def send_both(scene: Scene, envelope: Envelope) -> Sequence[Envelope]:
         return [envelope, *reseal(flip_everything)(scene, envelope)]
@@ -257,7 +250,6 @@ async def test_another_content_under_the_same_set_id_changes_nothing(tmp_path: P
         assert scene.has_models({1: EVERYBODY})
 
 
-@aio
 async def test_a_different_set_for_each_aggregator_makes_no_member(tmp_path: Path) -> None:
     manifest = draw_up(strategy="no-union")
 
@@ -276,7 +268,6 @@ async def test_a_different_set_for_each_aggregator_makes_no_member(tmp_path: Pat
 # Somebody else's shares -----------------------------------------------------------------------------------
 
 
-@aio
 async def test_shares_that_the_broker_swapped_are_refused(tmp_path: Path) -> None:
     """It delivers the true ones too, later, so that the round goes on."""
     kept: list[Envelope] = []
@@ -313,7 +304,6 @@ def steal_all(own: Envelope, other: Envelope) -> Envelope:
     [(ANNA, FIRST, 2), (CORRUPT, OTHER, 2), (CORRUPT, FIRST, 1)],
     ids=["another-client's", "another-aggregator's", "an-earlier-round's"],
 )
-@aio
 async def test_a_sealed_share_opens_nowhere_but_where_it_belongs(
     tmp_path: Path,
     steal: Callable[[Envelope, Envelope], Envelope],
@@ -376,7 +366,6 @@ def copy_an_old_one(scene: Scene, envelope: Envelope) -> Sequence[Envelope]:
 
 
 @pytest.mark.parametrize("make", [make_one_up, tell_one_aggregator_another, copy_an_old_one])
-@aio
 async def test_who_has_another_transcript_is_added_to_nobody(tmp_path: Path, make: Replace) -> None:
     corrupt = {CORRUPT: instead(make, ShareChunk, number=2, phase="union")}
     async with corrupt_federation(draw_up(rounds=2), tmp_path, corrupt) as scene:
@@ -389,7 +378,6 @@ async def test_who_has_another_transcript_is_added_to_nobody(tmp_path: Path, mak
 
 
 @pytest.mark.parametrize("make", [make_one_up, tell_one_aggregator_another, copy_an_old_one])
-@aio
 async def test_in_a_later_phase_another_transcript_voids_the_round(tmp_path: Path, make: Replace) -> None:
     corrupt = {CORRUPT: instead(make, ShareChunk, phase="signs")}
     async with corrupt_federation(MANIFEST, tmp_path, corrupt) as scene:
@@ -416,7 +404,6 @@ def order_everybody(_: Scene, envelope: Envelope) -> Sequence[Envelope]:
     return [say(envelope, body=envelope.body.model_copy(update={"members": EVERYBODY}))]
 
 
-@aio
 async def test_a_set_of_a_client_that_is_no_member_is_not_added(tmp_path: Path) -> None:
     corrupt = {
         CORRUPT: instead(garble, ShareChunk, phase="union", to=FIRST),
@@ -431,7 +418,6 @@ async def test_a_set_of_a_client_that_is_no_member_is_not_added(tmp_path: Path) 
         assert scene.has_models({1: (ANNA, BERT)})
 
 
-@aio
 async def test_not_even_with_the_coordinator_is_a_client_added_that_is_no_member(tmp_path: Path) -> None:
     corrupt = {
         CORRUPT: instead(garble, ShareChunk, phase="union", to=FIRST),
@@ -463,7 +449,6 @@ NOT_FOR_CLIENTS: tuple[tuple[Message, PartyId, RejectReason], ...] = (
 )
 
 
-@aio
 async def test_a_client_cannot_speak_as_an_aggregator_or_a_coordinator(tmp_path: Path) -> None:
     def speak(_: Scene, envelope: Envelope) -> Sequence[Envelope]:
         said = [say(envelope, body=body, recipient=to, payload=b"") for body, to, _ in NOT_FOR_CLIENTS]
@@ -495,7 +480,6 @@ def join_with(key: RunKey) -> Replace:
     ],
     ids=["another's", "another's-as-its-own", "its-own-of-another-run"],
 )
-@aio
 async def test_a_client_joins_with_no_key_but_its_own_of_this_run(
     tmp_path: Path, key: RunKey, reason: RejectReason
 ) -> None:

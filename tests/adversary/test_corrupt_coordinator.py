@@ -34,7 +34,7 @@ from hubbub_trainer.learning.task import ProgressCallback, Task, Theta, Training
 from hubbub_trainer.phases import catchup
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.workspace import digest
-from support.aio import aio, until
+from support.aio import until
 from support.builders import make_cohort, make_manifest
 from support.corrupt_coordinator import PlayedClient, Scene, enrolled_scene, scene_of
 from support.parties import make_identity, make_parties, parties_of
@@ -138,7 +138,6 @@ def replacing_the_last(key: RunKey) -> Callable[[Sequence[RunKey]], list[RunKey]
         ),
     ],
 )
-@aio
 async def test_run_keys_that_are_not_everybodys_own_are_refused(
     tmp_path: Path, garble: Callable[[Sequence[RunKey]], list[RunKey]], reason: RejectReason
 ) -> None:
@@ -154,7 +153,6 @@ async def test_run_keys_that_are_not_everybodys_own_are_refused(
             assert scene.dead(name) == [each.value for each in expected]
 
 
-@aio
 async def test_a_party_has_one_key_in_a_run_even_if_it_signs_two(tmp_path: Path) -> None:
     async with scene_of(NO_UNION, tmp_path, task=TASK) as scene:
         keys = await scene.coordinator.enrol()
@@ -170,7 +168,6 @@ async def test_a_party_has_one_key_in_a_run_even_if_it_signs_two(tmp_path: Path)
 # Manifests ----------------------------------------------------------------------------------------------
 
 
-@aio
 async def test_parties_that_are_told_different_manifests_are_in_different_runs(tmp_path: Path) -> None:
     here, there = (FIRST, *CLIENTS[:2]), (SECOND, *CLIENTS[2:])
     other = draw_up(nonce="1" * 32)
@@ -215,7 +212,6 @@ FOREIGN_ROSTER = "f" * 64
         ),
     ],
 )
-@aio
 async def test_what_the_data_owner_does_not_allow_is_refused_with_its_code(
     tmp_path: Path, changes: dict[str, object], code: Code, refusing: tuple[PartyId, ...]
 ) -> None:
@@ -251,7 +247,6 @@ async def test_what_the_data_owner_does_not_allow_is_refused_with_its_code(
         pytest.param({"min_clients": 2}, {}, Code.POLICY_MIN_CLIENTS, id="min-clients"),
     ],
 )
-@aio
 async def test_what_an_aggregators_operator_does_not_allow_is_refused_with_its_code(
     tmp_path: Path, changes: dict[str, object], limits: dict[str, object], code: Code
 ) -> None:
@@ -270,7 +265,6 @@ async def test_what_an_aggregators_operator_does_not_allow_is_refused_with_its_c
         await scene.coordinator.hear(RunJoined, len(AGGREGATORS), manifest=wished)
 
 
-@aio
 async def test_a_run_is_joined_once_whatever_was_in_between(tmp_path: Path) -> None:
     async with enrolled_scene(NO_UNION, tmp_path, task=TASK) as scene:
         coordinator = scene.coordinator
@@ -316,7 +310,6 @@ class SeedTask(WrappedTask):
         return SeedLearner(self.inner.learner(index=index, clients=clients, seed=seed), index, self.seeds)
 
 
-@aio
 async def test_the_same_seed_with_another_cohort_draws_nothing_twice(tmp_path: Path) -> None:
     """Or else the difference of two sums would be the difference of the two clients that only one of them has."""
     names = [*CLIENTS, PartyId("client-5")]
@@ -357,7 +350,6 @@ def open_shares(scene: Scene, manifest: Manifest, client: PartyId) -> dict[Party
 # Members ------------------------------------------------------------------------------------------------
 
 
-@aio
 async def test_different_members_at_different_aggregators_give_no_client_anything(
     tmp_path: Path, url: str | None
 ) -> None:
@@ -391,7 +383,6 @@ async def test_different_members_at_different_aggregators_give_no_client_anythin
         assert len(scene.sent(SumChunk)) == 2 * len(clients), "one sum of each aggregator, to each client"
 
 
-@aio
 async def test_signs_over_fewer_members_than_the_union_are_refused(tmp_path: Path) -> None:
     async with enrolled_scene(SEC_UNION, tmp_path, task=TASK) as scene:
         await scene.coordinator.open_round(1)
@@ -405,7 +396,6 @@ async def test_signs_over_fewer_members_than_the_union_are_refused(tmp_path: Pat
         assert all(scene.refusals(client) == {} for client in CLIENTS)
 
 
-@aio
 async def test_an_aggregator_that_crashed_after_the_union_gives_no_signs_over_fewer(tmp_path: Path) -> None:
     async with enrolled_scene(SEC_UNION, tmp_path, task=TASK) as scene:
         coordinator = scene.coordinator
@@ -422,7 +412,6 @@ async def test_an_aggregator_that_crashed_after_the_union_gives_no_signs_over_fe
         assert all(scene.models(client) == 1 for client in CLIENTS)
 
 
-@aio
 async def test_an_aggregator_that_lost_its_journal_ends_the_run_and_gives_no_sum(tmp_path: Path) -> None:
     async with enrolled_scene(SEC_UNION, tmp_path, task=TASK) as scene:
         coordinator = scene.coordinator
@@ -491,7 +480,6 @@ def of_another_set(receipts: tuple[SignedReceipt, ...]) -> tuple[Sequence[PartyI
         pytest.param(forged, RejectReason.BAD_SIGNATURE, id="forged-receipts"),
     ],
 )
-@aio
 async def test_an_order_that_proves_too_little_is_refused_and_the_phase_stays_open(
     tmp_path: Path, order: Order, reason: RejectReason
 ) -> None:
@@ -507,7 +495,6 @@ async def test_an_order_that_proves_too_little_is_refused_and_the_phase_stays_op
         assert scene.refusals(SECOND) == {}
 
 
-@aio
 async def test_receipts_are_for_one_phase_of_one_round(tmp_path: Path) -> None:
     async with enrolled_scene(SEC_UNION, tmp_path, task=TASK) as scene:
         coordinator = scene.coordinator
@@ -526,7 +513,6 @@ async def test_receipts_are_for_one_phase_of_one_round(tmp_path: Path) -> None:
             assert scene.dead(server) == [RejectReason.BAD_SIGNATURE.value] * 2
 
 
-@aio
 async def test_members_with_different_transcripts_are_never_added(tmp_path: Path, url: str | None) -> None:
     """One of them was told another V, or another model: who adds them reads what only one of them restricts."""
     manifest = run_between(url)
@@ -582,7 +568,6 @@ async def void_then_release(scene: Scene) -> None:
     [release_then_close_over_others, release_then_void, void_then_release],
     ids=lambda each: each.__name__,
 )
-@aio
 async def test_a_phase_has_one_verdict(tmp_path: Path, attempt: Attempt) -> None:
     async with enrolled_scene(NO_UNION, tmp_path, task=TASK) as scene:
         await scene.coordinator.open_round(1)
@@ -598,7 +583,6 @@ async def test_a_phase_has_one_verdict(tmp_path: Path, attempt: Attempt) -> None
             assert scene.models(client) == (1 if attempt is void_then_release else 2)
 
 
-@aio
 async def test_a_union_that_is_released_is_not_void_and_one_that_is_void_has_no_signs(tmp_path: Path) -> None:
     async with enrolled_scene(SEC_UNION, tmp_path, task=TASK) as scene:
         coordinator = scene.coordinator
@@ -626,7 +610,6 @@ async def test_a_union_that_is_released_is_not_void_and_one_that_is_void_has_no_
 # Rounds in order ----------------------------------------------------------------------------------------
 
 
-@aio
 async def test_a_round_cannot_be_had_again_under_another_number(tmp_path: Path, url: str | None) -> None:
     manifest = run_between(url)
     *honest, accomplice = manifest.clients
@@ -661,7 +644,6 @@ async def test_a_round_cannot_be_had_again_under_another_number(tmp_path: Path, 
         assert all(scene.models(client) == 2 for client in honest)
 
 
-@aio
 async def test_a_round_is_trained_for_once(tmp_path: Path) -> None:
     async with enrolled_scene(draw_up(rounds=3), tmp_path, task=TASK) as scene:
         coordinator = scene.coordinator
@@ -679,7 +661,6 @@ async def test_a_round_is_trained_for_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("attended", [2, 2**31 - 1])
-@aio
 async def test_who_says_that_a_client_has_come_further_than_it_has_gains_the_end_of_the_run(
     tmp_path: Path, attended: int
 ) -> None:
@@ -705,7 +686,6 @@ async def test_who_says_that_a_client_has_come_further_than_it_has_gains_the_end
         assert coordinator.said(RunJoined) == len(EVERYBODY), "it is not joined a second time"
 
 
-@aio
 async def test_who_says_that_a_client_has_come_less_far_than_it_has_gains_nothing(tmp_path: Path) -> None:
     async with enrolled_scene(NO_UNION, tmp_path, task=TASK) as scene:
         coordinator = scene.coordinator
@@ -716,7 +696,6 @@ async def test_who_says_that_a_client_has_come_less_far_than_it_has_gains_nothin
         assert coordinator.said(PartyFailed) == 0
 
 
-@aio
 async def test_who_skips_a_round_is_sent_nothing_of_the_next(tmp_path: Path) -> None:
     """No peer holds a model of the round that never was, so nobody takes one, and nobody begins the next."""
     async with enrolled_scene(draw_up(rounds=4), tmp_path, task=TASK) as scene:
@@ -736,7 +715,6 @@ async def test_who_skips_a_round_is_sent_nothing_of_the_next(tmp_path: Path) -> 
         assert scene.sent(SnapshotChunk) == scene.sent(ModelVouched) == [], "nobody has anything newer to give"
 
 
-@aio
 async def test_who_skips_a_round_for_one_client_alone_has_it_take_the_others_model_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -761,7 +739,6 @@ async def test_who_skips_a_round_for_one_client_alone_has_it_take_the_others_mod
         assert len(transcripts) == 1, "it holds what they hold"
 
 
-@aio
 async def test_nothing_of_a_round_is_sent_or_taken_before_the_verdict_on_the_last(tmp_path: Path) -> None:
     async with enrolled_scene(NO_UNION, tmp_path, task=TASK) as scene:
         coordinator = scene.coordinator
@@ -790,7 +767,6 @@ async def test_nothing_of_a_round_is_sent_or_taken_before_the_verdict_on_the_las
 
 
 @pytest.mark.parametrize("early", [False, True], ids=["after-the-last", "while-the-last-is-open"])
-@aio
 async def test_a_run_has_no_more_rounds_than_its_manifest_says(tmp_path: Path, *, early: bool) -> None:
     async with enrolled_scene(draw_up(rounds=1), tmp_path, task=TASK) as scene:
         coordinator = scene.coordinator
@@ -812,7 +788,6 @@ async def test_a_run_has_no_more_rounds_than_its_manifest_says(tmp_path: Path, *
 @pytest.mark.parametrize(
     "wasted", [pytest.param((1, 2), id="of-one-model"), pytest.param((1, 3, 5, 7), id="of-the-run")]
 )
-@aio
 async def test_who_orders_unions_and_then_nothing_is_left_alone(tmp_path: Path, wasted: tuple[int, ...]) -> None:
     manifest = draw_up(strategy="sec-union", q=3, rounds=9, max_void_rounds=9)
     async with enrolled_scene(manifest, tmp_path, task=TASK) as scene:

@@ -24,7 +24,6 @@ from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.round_jobs import RoundJobs
 from hubbub_trainer.saved_model import read_kept_model
 from hubbub_trainer.workspace import Learnt, OpenRound, Workspace, digest
-from support.aio import aio
 from support.builders import make_manifest
 from support.parties import parties_of
 from support.plain_federation import PlainFederation
@@ -134,7 +133,6 @@ each_number = pytest.mark.parametrize("corrupt", [1, 2])
         ("sec-union", 2, 6.48, 144.0),
     ],
 )
-@aio
 async def test_without_the_rule_every_corrupt_client_adds_its_part_of_alpha_max(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, corrupt: int, largest: float, length: float
 ) -> None:
@@ -153,7 +151,6 @@ async def test_without_the_rule_every_corrupt_client_adds_its_part_of_alpha_max(
         ("sec-union", 2, 0.436, 9.71),
     ],
 )
-@aio
 async def test_with_the_rule_no_number_of_the_model_moves_further_than_the_clamp(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, corrupt: int, largest: float, length: float
 ) -> None:
@@ -166,7 +163,6 @@ async def test_with_the_rule_no_number_of_the_model_moves_further_than_the_clamp
 
 
 @each_number
-@aio
 async def test_the_first_round_is_bounded_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corrupt: int
 ) -> None:

@@ -34,7 +34,6 @@ from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_trainer.saved_model import ENDORSEMENT
 from support import compact_words
-from support.aio import aio
 from support.corrupt_party import Change, Rewrite, Scene, corrupt_federation, draw_up, is_said
 from support.recorder import add_residues
 from support.strategy_rounds import draw, fit_tags, make_input, setting
@@ -387,7 +386,6 @@ def assert_model_is_used_up(scene: Scene, folder: Path) -> None:
 
 @pytest.mark.parametrize("wire", ["paper", "compact"])
 @pytest.mark.parametrize("what", LIES)
-@aio
 async def test_a_false_sum_ends_the_run_and_is_no_void_round(tmp_path: Path, wire: str, what: str) -> None:
     """Nothing of it is applied, noted or endorsed, and the model is used up."""
     manifest, (phase, change) = draw_up(wire=wire, rounds=3), LIES[what]
@@ -408,7 +406,6 @@ async def test_a_false_sum_ends_the_run_and_is_no_void_round(tmp_path: Path, wir
 
 
 @pytest.mark.parametrize("wire", ["paper", "compact"])
-@aio
 async def test_without_the_rule_the_same_lie_is_applied(tmp_path: Path, wire: str) -> None:
     phase, change = LIES["factor"]
     manifest = draw_up(wire=wire, verified=False)
@@ -422,7 +419,6 @@ async def test_without_the_rule_the_same_lie_is_applied(tmp_path: Path, wire: st
         assert scene.refused() == {}
 
 
-@aio
 async def test_who_alone_is_told_a_false_sum_ends_the_run_for_all(tmp_path: Path) -> None:
     manifest, (phase, change) = draw_up(), LIES["factor"]
     victim = EVERYBODY[1]

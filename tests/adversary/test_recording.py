@@ -7,6 +7,7 @@ each time: with the last aggregator's key they read every client's signs, with a
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -27,7 +28,7 @@ from hubbub.runtime.state_folder import STATE_FILE
 from hubbub.transport.base import Transport
 from hubbub.transport.rabbitmq import RabbitMqTransport
 from hubbub.transport.topology import Topology, merge, topology_for
-from support.aio import aio
+from support.aio import bounded
 from support.broker import declared
 from support.eavesdropper import Eavesdropper, Loot, Search
 from support.opposed_task import OpposedTask
@@ -56,14 +57,7 @@ SCENARIOS = (
 
 @pytest.fixture(scope="module", params=part_of(SCENARIOS, 0, 1), ids=str)
 def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    found: list[Recorded] = []
-
-    @aio
-    async def listen() -> None:
-        found.append(await listen_to(request.param.draw_up(), tmp_path_factory.mktemp("run")))
-
-    listen()
-    return found[0]
+    return asyncio.run(bounded(listen_to(request.param.draw_up(), tmp_path_factory.mktemp("run"))))
 
 
 # The search itself ----------------------------------------------------------------------------------------
@@ -297,7 +291,6 @@ def test_aggregators_spool_shares_as_they_came_sealed(recorded: Recorded) -> Non
 # Shares of different inputs -------------------------------------------------------------------------------
 
 
-@aio
 async def test_shares_of_opposite_inputs_look_alike(tmp_path: Path) -> None:
     """The first two clients choose the same half of all indices, with opposite signs.
 
@@ -330,7 +323,6 @@ async def test_shares_of_opposite_inputs_look_alike(tmp_path: Path) -> None:
 
 
 @pytest.mark.broker
-@aio
 async def test_every_byte_between_the_parties_and_a_real_broker(tmp_path: Path, amqp_url: str) -> None:
     """Both directions of all connections, without TLS: what the broker's operator and the network see."""
     manifest, url = TWO_PHASES.draw_up(), urlsplit(amqp_url)

@@ -30,7 +30,6 @@ from hubbub_coordinator.reasons import tell_failure
 from hubbub_trainer.events import RoundBroken
 from hubbub_trainer.learning.task import ProgressCallback, Theta, Training
 from hubbub_trainer.phases.round import TRANSITIONS, ClientRound, State
-from support.aio import aio
 from support.corrupt_party import TASK, Rewrite, Scene, corrupt_federation, draw_up, is_said
 from support.wrapped_learner import WrappedLearner, WrappedTask
 
@@ -156,7 +155,6 @@ WIRES = pytest.mark.parametrize("wire", ["paper", "compact"])
 @pytest.mark.usefixtures("wordy_errors", "sentences_leave")
 @pytest.mark.parametrize("scale", [1.0, 2.0])
 @WIRES
-@aio
 async def test_without_the_rule_the_coordinator_subtracts_the_shift_and_has_the_sum(
     tmp_path: Path, wire: str, scale: float
 ) -> None:
@@ -175,7 +173,6 @@ async def test_without_the_rule_the_coordinator_subtracts_the_shift_and_has_the_
 
 @pytest.mark.usefixtures("wordy_errors")
 @WIRES
-@aio
 async def test_what_reaches_the_coordinator_is_the_same_whatever_was_summed(tmp_path: Path, wire: str) -> None:
     manifest = draw_up_round(wire)
     sums, frames = [], []

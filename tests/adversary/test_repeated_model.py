@@ -32,7 +32,6 @@ from hubbub_trainer.phases import participation
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.workspace import digest
 from support import corrupt_party
-from support.aio import aio
 from support.builders import make_cohort, make_manifest
 from support.corrupt_coordinator import Scene, scene_of
 from support.corrupt_party import Rewrite, corrupt_federation
@@ -110,7 +109,6 @@ def read_signs(scene: Scene, manifest: Manifest) -> NDArray[np.int64]:
     return signs
 
 
-@aio
 async def test_without_the_rule_two_runs_from_one_model_subtract_to_the_victims_update(tmp_path: Path) -> None:
     learner = TASK.learner(index=3, clients=4, seed=SEED)
     trained = learner.train(INITIAL, steps=STEPS, seed=1, progress=lambda *_: None)
@@ -128,7 +126,6 @@ async def test_without_the_rule_two_runs_from_one_model_subtract_to_the_victims_
 
 
 @pytest.mark.parametrize("second", [WITHOUT, WITH_AGAIN], ids=["without", "with-again"])
-@aio
 async def test_by_default_nobody_begins_a_second_run_from_a_model_and_nothing_of_it_leaves(
     tmp_path: Path, second: Manifest
 ) -> None:
@@ -145,7 +142,6 @@ async def test_by_default_nobody_begins_a_second_run_from_a_model_and_nothing_of
         assert not said_by_clients(scene, second)
 
 
-@aio
 async def test_nor_does_it_help_to_begin_without_the_victim(tmp_path: Path) -> None:
     """The victim knows nothing of the first run. Those who were in it refuse the second."""
     async with scene_of(WITH, tmp_path, task=TASK, parties=EVERYBODY, policy=policy()) as scene:
@@ -203,7 +199,6 @@ async def run_still(folder: Path) -> tuple[corrupt_party.Scene, runs.State, runs
     return scene, state, run
 
 
-@aio
 async def test_without_the_rule_clients_train_from_one_model_as_often_as_a_corrupt_pair_likes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,7 +210,6 @@ async def test_without_the_rule_clients_train_from_one_model_as_often_as_a_corru
     assert set(scene.digests().values()) == {STILL.initial_model_sha256}, "it never moved"
 
 
-@aio
 async def test_who_has_given_two_shares_from_a_model_that_does_not_move_leaves_the_run(tmp_path: Path) -> None:
     scene, state, run = await run_still(tmp_path)
 

@@ -18,7 +18,7 @@ from hubbub.messages.rounds import RoundApplied
 from hubbub.messages.shares import MAX_RESENDS, DenseShareChunk, ResendSet, ShareSeed
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.workspace import digest
-from support.aio import aio, until
+from support.aio import until
 from support.builders import SET_ID, make_manifest
 from support.stand_in import StandIn
 from support.trainer_scene import Scene, scene_of
@@ -83,7 +83,6 @@ def copies(scene: Scene, aggregator: StandIn, phase: str = "signs") -> Sequence[
     return [len(each) for each in found]
 
 
-@aio
 async def test_a_set_is_sent_again_a_few_times_as_it_was_and_to_nobody_else(tmp_path: Path) -> None:
     async with client_in_round(tmp_path, draw_up()) as scene:
         greedy, other = scene.aggregators
@@ -105,7 +104,6 @@ async def test_a_set_is_sent_again_a_few_times_as_it_was_and_to_nobody_else(tmp_
         await scene.hear(scene.coordinator, RoundApplied)
 
 
-@aio
 async def test_a_client_that_was_started_again_sends_the_same_set(tmp_path: Path) -> None:
     async with client_in_round(tmp_path, draw_up("sec-union")) as scene:
         first, second = scene.aggregators
@@ -118,7 +116,6 @@ async def test_a_client_that_was_started_again_sends_the_same_set(tmp_path: Path
         assert set(copies(scene, first, "union")) == {2}
 
 
-@aio
 async def test_no_set_is_made_or_sent_for_a_phase_that_was_not_reached_or_is_over(tmp_path: Path) -> None:
     async with client_in_round(tmp_path, draw_up("sec-union")) as scene:
         early, _ = scene.aggregators
@@ -141,7 +138,6 @@ async def test_no_set_is_made_or_sent_for_a_phase_that_was_not_reached_or_is_ove
         assert set(copies(scene, early, "union")) == set(copies(scene, early)) == {1}
 
 
-@aio
 async def test_only_an_aggregator_may_ask_and_only_for_the_set_that_it_was_sent(tmp_path: Path) -> None:
     async with client_in_round(tmp_path, draw_up()) as scene:
         aggregator, _ = scene.aggregators
@@ -158,7 +154,6 @@ async def test_only_an_aggregator_may_ask_and_only_for_the_set_that_it_was_sent(
 
 
 @pytest.mark.parametrize("owed", ["share", "seed"])
-@aio
 async def test_on_the_compact_wire_the_full_share_goes_to_its_holder_alone(tmp_path: Path, owed: str) -> None:
     manifest = draw_up(wire="compact")
     async with client_in_round(tmp_path, manifest) as scene:

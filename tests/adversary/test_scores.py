@@ -34,7 +34,6 @@ from hubbub_trainer.events import Evaluated
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.phases import catchup
 from hubbub_trainer.phases import round as trainer_rounds
-from support.aio import aio
 from support.corrupt_party import TASK, Rewrite, Scene, corrupt_federation, draw_up, is_said, say
 from support.wrapped_learner import WrappedLearner
 
@@ -127,7 +126,6 @@ def clients_tell_their_own_score(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("coordinator_looks_away", "clients_tell_their_own_score")
-@aio
 async def test_without_the_rule_a_chosen_model_asks_the_victim_about_its_data(tmp_path: Path) -> None:
     manifest = draw_up_scored()
     corrupt = {CORRUPT: tell_the_victim}
@@ -139,7 +137,6 @@ async def test_without_the_rule_a_chosen_model_asks_the_victim_about_its_data(tm
 
 @pytest.mark.usefixtures("coordinator_looks_away")
 @pytest.mark.parametrize("wire", ["paper", "compact"])
-@aio
 async def test_a_client_that_holds_another_model_is_in_no_sum_of_scores_and_tells_nothing(
     tmp_path: Path, wire: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,7 +153,6 @@ async def test_a_client_that_holds_another_model_is_in_no_sum_of_scores_and_tell
 
 
 @pytest.mark.parametrize("wire", ["paper", "compact"])
-@aio
 async def test_what_is_told_of_scores_depends_on_their_sum_alone(tmp_path: Path, wire: str) -> None:
     manifest = draw_up_scored(wire=wire, rounds=1)
     async with corrupt_federation(manifest, tmp_path, task=SCORING) as scene:
@@ -212,7 +208,6 @@ def any_members_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("any_members_will_do")
-@aio
 async def test_without_the_rule_two_sums_subtract_to_the_victims_score(tmp_path: Path) -> None:
     manifest = draw_up_scored(rounds=2)
     corrupt = dict.fromkeys(manifest.aggregators, say_what_was_ordered)
@@ -225,7 +220,6 @@ async def test_without_the_rule_two_sums_subtract_to_the_victims_score(tmp_path:
     assert 3 * told[1]["accuracy"] - 2 * told[2]["accuracy"] == pytest.approx(SECRET, abs=1e-5)
 
 
-@aio
 async def test_all_scores_of_a_run_are_summed_over_one_member_set(tmp_path: Path) -> None:
     manifest = draw_up_scored(rounds=2)
     corrupt = {manifest.coordinator: leave_out_the_victim}
@@ -262,7 +256,6 @@ def test_without_the_rule_a_weight_that_vanishes_with_a_nan_is_the_victims_numbe
 
 
 @pytest.mark.parametrize(("target", "endorsed"), [(0.4, True), (0.9, False)])
-@aio
 async def test_a_client_endorses_an_early_end_only_by_its_own_sum_of_the_scores(
     tmp_path: Path, target: float, monkeypatch: pytest.MonkeyPatch, *, endorsed: bool
 ) -> None:

@@ -27,7 +27,7 @@ from hubbub_trainer.phases import catchup, participation
 from hubbub_trainer.phases.participation import Participation, SendSnapshot, SentSnapshots, State
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.workspace import digest
-from support.aio import aio, until
+from support.aio import until
 from support.builders import make_manifest
 from support.corrupt_coordinator import Scene, scene_of
 from support.overflow import lose
@@ -106,7 +106,6 @@ def count_models(scene: Scene, to: PartyId = CORRUPT) -> int:
 # The attack ---------------------------------------------------------------------------------------------
 
 
-@aio
 async def test_a_thousand_requests_get_no_more_models_than_the_policy_allows(tmp_path: Path) -> None:
     async with cohort(tmp_path) as scene:
         await ask_in_every_round(scene)
@@ -119,7 +118,6 @@ async def test_a_thousand_requests_get_no_more_models_than_the_policy_allows(tmp
         assert scene.coordinator.said(PartyFailed) == 0
 
 
-@aio
 async def test_without_the_rule_every_request_gets_a_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,7 +131,6 @@ async def test_without_the_rule_every_request_gets_a_model(
         assert count_models(scene) == REQUESTS
 
 
-@aio
 async def test_an_owner_may_give_no_snapshots_at_all(tmp_path: Path) -> None:
     async with cohort(tmp_path, POLICY.model_copy(update={"max_snapshots_per_peer": 0})) as scene:
         await play_round(scene, 1)
@@ -146,7 +143,6 @@ async def test_an_owner_may_give_no_snapshots_at_all(tmp_path: Path) -> None:
 # A flood ------------------------------------------------------------------------------------------------
 
 
-@aio
 async def test_of_a_flood_the_most_is_dropped_unread_and_other_clients_are_still_heard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,7 +191,6 @@ async def miss_a_round(scene: Scene, number: int) -> None:
     await coordinator.finish_round(number + 1)
 
 
-@aio
 async def test_an_honest_client_that_crashes_still_catches_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

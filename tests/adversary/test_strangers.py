@@ -29,7 +29,6 @@ from hubbub.trust.audit import read_log
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_local.federation import start_federation
-from support.aio import aio
 from support.broker import declared
 from support.builders import SET_ID, TRANSCRIPT, make_bodies, make_claims, make_cohort, make_envelope
 from support.corrupt_party import DEMO_SEED, TASK, Rewrite, Scene, corrupt_federation, draw_up, is_said
@@ -132,7 +131,6 @@ class Flipper:
 
 
 @pytest.mark.parametrize("wire", ON_THE_WIRE)
-@aio
 async def test_no_message_is_taken_with_any_bit_flipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, wire: str
 ) -> None:
@@ -195,7 +193,6 @@ class Replayer:
             self.relabelled[await handler(replace(again, body=encode(now)))] += 1
 
 
-@aio
 async def test_shares_of_an_earlier_phase_round_or_run_are_not_taken_again(tmp_path: Path) -> None:
     """Two runs of two rounds of two phases, in each of which three clients deal."""
     replayer = Replayer()
@@ -214,7 +211,6 @@ async def test_shares_of_an_earlier_phase_round_or_run_are_not_taken_again(tmp_p
         assert scene.has_models({1: EVERYBODY, 2: EVERYBODY})
 
 
-@aio
 async def test_shares_of_a_run_that_an_aggregator_never_joined_are_refused(tmp_path: Path) -> None:
     async with corrupt_federation(draw_up(nonce="1" * 32), tmp_path / "elsewhere") as elsewhere:
         await elsewhere.run()
@@ -256,7 +252,6 @@ FORGERIES: dict[str, tuple[PartyId, PartyId, RejectReason]] = {
 }
 
 
-@aio
 async def test_a_forged_client_is_refused(tmp_path: Path) -> None:
     members = tuple((member.name, str(member.organisation)) for member in MANIFEST.cohort)
     parties = make_parties((*members, (DORA, "org-dora")), MANIFEST.aggregators)
@@ -286,7 +281,6 @@ FLOOD = 200
 
 
 @pytest.mark.broker
-@aio
 async def test_a_stranger_with_a_login_at_the_broker_disturbs_nobody(tmp_path: Path, amqp_url: str) -> None:
     """It floods an aggregator with well-made messages under its own key while the first round goes on."""
     suffix = uuid4().hex[:12]

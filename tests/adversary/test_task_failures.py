@@ -16,7 +16,6 @@ from hubbub.messages.runs import PartyFailed
 from hubbub_coordinator.phases import run as runs
 from hubbub_trainer.learning.task import ProgressCallback, Task, Theta, Training
 from hubbub_trainer.task_runner import TaskRunner
-from support.aio import aio
 from support.corrupt_party import DEMO_SEED, SEED, TASK, Scene, corrupt_federation, draw_up
 from support.plain_run import run_plainly
 from support.wrapped_learner import WrappedLearner, WrappedTask
@@ -69,7 +68,6 @@ def draw_up_rounds(strategy: str, wire: str) -> Manifest:
 
 
 @pytest.mark.parametrize("fault", ["nan", "exception"])
-@aio
 async def test_without_the_rule_the_run_fails_and_names_who_holds_the_attribute(
     tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,7 +91,6 @@ async def test_without_the_rule_the_run_fails_and_names_who_holds_the_attribute(
         ("partial-sec-union", "nan"),
     ],
 )
-@aio
 async def test_what_leaves_who_holds_the_attribute_is_what_leaves_everybody(
     tmp_path: Path, strategy: str, wire: str, fault: str
 ) -> None:

@@ -42,7 +42,6 @@ from hubbub.transport.topology import (
     route,
     topology_for,
 )
-from support.aio import aio
 from support.patience import HANG_S
 from support.twins import MemoryTwin, RabbitTwin, Recorder, Twin, limited, new_party
 
@@ -79,8 +78,7 @@ class Bench:
         return [(letter.body, letter.queue, letter.reason) for letter in dead]
 
 
-def on_bench(test: Callable[[Bench], Awaitable[None]]) -> Callable[[Twin], None]:
-    @aio
+def on_bench(test: Callable[[Bench], Awaitable[None]]) -> Callable[[Twin], Awaitable[None]]:
     async def run(twin: Twin) -> None:
         async with twin, AsyncExitStack() as stack:
             await test(Bench(twin, stack))

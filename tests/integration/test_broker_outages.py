@@ -12,7 +12,7 @@ from hubbub.ids import Role
 from hubbub.transport.base import ACK, Delivery, Verdict
 from hubbub.transport.rabbitmq import declare_topology
 from hubbub.transport.topology import inbox, topology_for
-from support.aio import aio, until
+from support.aio import until
 from support.broker import declared
 from support.private_node import PrivateNode
 from support.thorough import part_of
@@ -45,7 +45,6 @@ async def memory_alarm(node: PrivateNode) -> AsyncIterator[None]:
         await asyncio.to_thread(node.ctl, "set_vm_memory_high_watermark", HIGH_WATERMARK)
 
 
-@aio
 async def test_blocked_publish_waits_while_consuming_goes_on_and_then_goes_through_once(
     private_node: PrivateNode,
 ) -> None:
@@ -84,7 +83,6 @@ async def test_blocked_publish_waits_while_consuming_goes_on_and_then_goes_throu
     assert recorder.bodies == [*waiting, b"late", b"marker"]
 
 
-@aio
 async def test_blocked_publish_fails_when_its_time_is_up_and_the_end_of_the_alarm_is_noticed(
     private_node: PrivateNode,
 ) -> None:
@@ -109,7 +107,6 @@ async def test_blocked_publish_fails_when_its_time_is_up_and_the_end_of_the_alar
 # Cut off mid-sentence -----------------------------------------------------------------------------------
 
 
-@aio
 async def test_publish_survives_a_stall_in_the_middle_of_its_message(amqp_url: str) -> None:
     party, recorder, body = new_party(), Recorder(), bytes(range(256)) * 2**14
     topology = topology_for(party, Role.AGGREGATOR)
@@ -128,7 +125,6 @@ async def test_publish_survives_a_stall_in_the_middle_of_its_message(amqp_url: s
         await recorder.wait_for_all({b"before", body})
 
 
-@aio
 async def test_publish_that_is_cut_before_its_confirmation_is_sent_again(amqp_url: str) -> None:
     party, recorder = new_party(), Recorder()
     topology = topology_for(party, Role.AGGREGATOR)
@@ -157,7 +153,6 @@ async def test_publish_that_is_cut_before_its_confirmation_is_sent_again(amqp_ur
 # Too slow to notice -------------------------------------------------------------------------------------
 
 
-@aio
 async def test_consumer_comes_back_while_the_broker_still_believes_in_its_lost_connection(amqp_url: str) -> None:
     party, recorder = new_party(), Recorder()
     topology = topology_for(party, Role.AGGREGATOR)
@@ -173,7 +168,6 @@ async def test_consumer_comes_back_while_the_broker_still_believes_in_its_lost_c
             await recorder.wait_for_all({b"after"})
 
 
-@aio
 async def test_new_instance_is_let_in_when_the_broker_notices_that_the_old_one_is_gone(amqp_url: str) -> None:
     party, holding, recorder = new_party(), asyncio.Event(), Recorder()
     topology = topology_for(party, Role.AGGREGATOR)
@@ -206,7 +200,6 @@ async def test_new_instance_is_let_in_when_the_broker_notices_that_the_old_one_i
 # Several addresses --------------------------------------------------------------------------------------
 
 
-@aio
 async def test_addresses_where_nobody_listens_or_that_refuse_are_passed_over(
     amqp_url: str, private_node: PrivateNode
 ) -> None:
@@ -279,7 +272,6 @@ def find_leader(node: PrivateNode, queue: str) -> str:
         2,
     ),
 )
-@aio
 async def test_nothing_confirmed_is_lost_with_one_node_of_a_cluster(
     cluster: list[PrivateNode], connected: int, leader: int, killed: int
 ) -> None:

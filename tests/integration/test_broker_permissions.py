@@ -32,7 +32,6 @@ from hubbub.transport.topology import (
 from hubbub.trust.identity import Identity, new_identity
 from hubbub.trust.roster import build_roster
 from hubbub_cli.main import app
-from support.aio import aio
 from support.certificates import Authority, CertificateFiles
 from support.doctor_scene import ADA, ALAN, ANNA, BERT, CORA, ROLES
 from support.private_node import NodeTls, PrivateNode
@@ -106,7 +105,6 @@ def federation(rabbitmq_server: None, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.mark.parametrize(("sender", "recipient"), FLOWS, ids=lambda role: role.value)
-@aio
 async def test_each_flow_works_from_login_to_login(federation: Federation, sender: Role, recipient: Role) -> None:
     first = next(name for name, role in ROLES.items() if role is sender)
     last = next(name for name, role in reversed(ROLES.items()) if role is recipient)
@@ -122,7 +120,6 @@ async def test_each_flow_works_from_login_to_login(federation: Federation, sende
 
 
 @pytest.mark.parametrize(("party", "queue"), [(BERT, peers_queue(BERT)), (ALAN, inbox(ALAN)), (CORA, inbox(CORA))])
-@aio
 async def test_each_role_puts_aside_what_it_rejects_and_reads_it_and_asks_what_waits(
     federation: Federation, party: PartyId, queue: str
 ) -> None:
@@ -140,7 +137,6 @@ async def test_each_role_puts_aside_what_it_rejects_and_reads_it_and_asks_what_w
     assert (waiting, reader.condition.waiting) == (0, {inbox(party): 0})
 
 
-@aio
 async def test_definitions_that_are_loaded_again_change_nothing(federation: Federation, tmp_path: Path) -> None:
     recorder = Recorder()
     async with federation.transport(ANNA) as sender:
@@ -201,7 +197,6 @@ FORBIDDEN: dict[str, Operation] = {
 }
 
 
-@aio
 async def test_a_client_may_do_nothing_to_queues_and_exchanges_and_publish_in_nobody_s_name(
     federation: Federation, subtests: pytest.Subtests
 ) -> None:
@@ -217,7 +212,6 @@ async def test_a_client_may_do_nothing_to_queues_and_exchanges_and_publish_in_no
             await exchange.publish(aio_pika.Message(b"", user_id=BERT), BERT)
 
 
-@aio
 async def test_who_published_is_told_and_nobody_where_a_message_does_not_say(federation: Federation) -> None:
     recorder = Recorder()
 
@@ -254,7 +248,6 @@ def forbidden_addresses(party: PartyId, other: PartyId) -> set[Address]:
         (CORA, ANNA, {"hubbub.shares"}),
     ],
 )
-@aio
 async def test_publishing_where_no_flow_goes_is_refused_at_once(
     federation: Federation, party: PartyId, other: PartyId, among_them: set[str]
 ) -> None:
@@ -267,7 +260,6 @@ async def test_publishing_where_no_flow_goes_is_refused_at_once(
                 await transport.publish(address, b"forged")
 
 
-@aio
 async def test_subscribing_to_another_partys_queue_is_refused_and_named(federation: Federation) -> None:
     both = merge(topology_for(name, Role.CLIENT) for name in (ANNA, BERT))
 
@@ -278,7 +270,6 @@ async def test_subscribing_to_another_partys_queue_is_refused_and_named(federati
             await transport.dead_letters(dead_letter_queue(BERT))
 
 
-@aio
 async def test_refused_publish_does_not_disturb_what_else_goes_on(federation: Federation) -> None:
     holding, release, recorder = asyncio.Event(), asyncio.Event(), Recorder()
 
@@ -303,7 +294,6 @@ async def test_refused_publish_does_not_disturb_what_else_goes_on(federation: Fe
 
 
 @pytest.mark.parametrize("user", [ANNA, "mallory"])
-@aio
 async def test_wrong_password_and_unknown_user_are_refused_at_once(federation: Federation, user: str) -> None:
     # Somebody's right password, so that it is not for its form that it is refused.
     login = Login(user, federation.login(BERT).password)
@@ -318,7 +308,6 @@ async def test_wrong_password_and_unknown_user_are_refused_at_once(federation: F
 # TLS ----------------------------------------------------------------------------------------------------
 
 
-@aio
 async def test_tls_with_client_certificate_carries_messages_also_after_a_cut(federation: Federation) -> None:
     tls = tls_of(federation.authority, federation.client)
     body, recorder = bytes(range(256)) * 4096, Recorder()
@@ -343,7 +332,6 @@ def tls_of(authority: Authority, client: CertificateFiles | None) -> Tls:
     return Tls(ca_file=authority.ca_file, cert_file=client.cert, key_file=client.key)
 
 
-@aio
 async def test_tls_that_cannot_be_trusted_is_refused_and_told_apart(
     federation: Federation, subtests: pytest.Subtests
 ) -> None:

@@ -30,7 +30,6 @@ from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_local.federation import Federation, start_federation
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from support.aio import TEST_TIMEOUT_S, aio_within
 from support.broker import declared
 from support.held_task import HeldTask, Silence
 from support.live_coordinator import manifest_of
@@ -115,10 +114,6 @@ def how_long_it_collected(moments: list[Transition]) -> float:
     return closed.at_s - first[0].at_s
 
 
-in_time = aio_within(TEST_TIMEOUT_S + PHASE_S)
-
-
-@in_time
 async def test_disk_that_is_full_longer_than_the_brokers_patience_costs_no_message(
     impatient_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,7 +137,6 @@ async def test_disk_that_is_full_longer_than_the_brokers_patience_costs_no_messa
     assert max(Counter(delivery.body for delivery in deliveries).values()) == 2, "each was given back once"
 
 
-@in_time
 async def test_phase_longer_than_the_brokers_patience_delivers_every_chunk_once(
     impatient_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -169,7 +163,6 @@ async def test_phase_longer_than_the_brokers_patience_delivers_every_chunk_once(
     assert set(digests.values()) == {plain.digest()}
 
 
-@in_time
 async def test_consumer_that_holds_its_acknowledgement_is_given_up_and_served_again(impatient_url: str) -> None:
     """The test above would see this, were a delivery acknowledged only when the phase is over."""
     party, recorder, deliveries = new_party(), Recorder(), list[Delivery]()

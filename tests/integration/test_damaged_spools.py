@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from hubbub.runtime.spool import ChunkRef
-from support.aio import aio
 from support.damage import DAMAGES, Damage, damage_members, damage_writes
 from support.strategy_runs import check_runs, draw_up
 
@@ -18,7 +17,6 @@ def count_requests(caplog: pytest.LogCaptureFixture) -> int:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@aio
 async def test_shares_that_are_damaged_when_they_are_written_come_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damage: Damage
 ) -> None:
@@ -36,7 +34,6 @@ async def test_shares_that_are_damaged_when_they_are_written_come_again(
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@aio
 async def test_shares_that_are_damaged_after_the_order_to_close_come_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damage: Damage
 ) -> None:

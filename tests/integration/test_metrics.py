@@ -12,7 +12,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hubbub.ids import PartyId, Role
 from hubbub.transport.topology import inbox, topology_for
-from support.aio import aio
 from support.broker import declared
 from support.fault_proxy import FaultProxy
 from support.party_files import write_party_files
@@ -47,7 +46,6 @@ class Metrics:
 # While the broker is away ------------------------------------------------------------------------------------
 
 
-@aio
 async def test_a_party_is_ready_while_the_broker_is_there_and_alive_all_the_time(
     amqp_url: str, tmp_path: Path
 ) -> None:

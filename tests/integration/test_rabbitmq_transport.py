@@ -13,7 +13,6 @@ from hubbub.ids import Role
 from hubbub.transport.base import ACK, Delivery, Verdict
 from hubbub.transport.rabbitmq import RabbitMqTransport, declare_topology, remove_topology
 from hubbub.transport.topology import Topology, dead_letter_exchange, dead_letter_queue, inbox, topology_for
-from support.aio import aio, aio_within
 from support.private_node import PrivateNode
 from support.twins import (
     Recorder,
@@ -28,7 +27,6 @@ from support.twins import (
 pytestmark = pytest.mark.broker
 
 
-@aio
 async def test_nothing_confirmed_is_lost_when_the_broker_is_killed_and_restarted(
     private_node: PrivateNode,
 ) -> None:
@@ -57,7 +55,6 @@ async def test_nothing_confirmed_is_lost_when_the_broker_is_killed_and_restarted
 
 
 @pytest.mark.parametrize("missing", ["queue", "exchange"])
-@aio
 async def test_what_is_missing_at_the_broker_is_named_and_nothing_is_declared(amqp_url: str, missing: str) -> None:
     party = new_party()
     topology = topology_for(party, Role.AGGREGATOR)
@@ -75,7 +72,6 @@ async def test_what_is_missing_at_the_broker_is_named_and_nothing_is_declared(am
         await remove_topology(amqp_url, topology)
 
 
-@aio
 async def test_publish_and_consumer_survive_a_peer_that_falls_silent(amqp_url: str) -> None:
     party, recorder, holding, release = new_party(), Recorder(), asyncio.Event(), asyncio.Event()
     topology = topology_for(party, Role.AGGREGATOR)
@@ -104,7 +100,6 @@ async def test_publish_and_consumer_survive_a_peer_that_falls_silent(amqp_url: s
     assert still_trying
 
 
-@aio_within(120)
 async def test_consumer_comes_back_when_its_queue_was_deleted_and_declared_again(amqp_url: str) -> None:
     """An operator may have to declare it more than once.
 
@@ -133,7 +128,6 @@ async def test_consumer_comes_back_when_its_queue_was_deleted_and_declared_again
 
 
 @pytest.mark.parametrize("what", ["password", "virtual host"])
-@aio
 async def test_wrong_credentials_or_virtual_host_are_refused_at_once(amqp_url: str, what: str) -> None:
     parts = urlsplit(amqp_url)
     wrong = {
@@ -150,7 +144,6 @@ async def test_wrong_credentials_or_virtual_host_are_refused_at_once(amqp_url: s
 
 
 @pytest.mark.parametrize("listens", [True, False])
-@aio
 async def test_address_where_nobody_listens_or_that_says_nothing_is_unreachable(*, listens: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

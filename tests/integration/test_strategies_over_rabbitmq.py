@@ -4,21 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from support.aio import aio
 from support.strategy_runs import BASELINES, SECURE, SIZES, check_runs, connections, draw_up
 
 pytestmark = pytest.mark.broker
 
 
 @pytest.mark.parametrize(("clients", "servers"), SIZES)
-@aio
 async def test_secure_strategies_over_rabbitmq(tmp_path: Path, amqp_url: str, clients: int, servers: int) -> None:
     manifests = draw_up(SECURE, clients, servers, wires=["compact"])
     async with connections(amqp_url, manifests[0]) as connect:
         await check_runs(manifests, tmp_path, connect)
 
 
-@aio
 async def test_blocks_over_rabbitmq(tmp_path: Path, amqp_url: str) -> None:
     """203 indices are 25 blocks of 8 and one of 3."""
     manifests = draw_up(["sec-union"], 5, 2, wires=["compact"], block=8)
@@ -26,7 +23,6 @@ async def test_blocks_over_rabbitmq(tmp_path: Path, amqp_url: str) -> None:
         await check_runs(manifests, tmp_path, connect)
 
 
-@aio
 async def test_baselines_over_rabbitmq(tmp_path: Path, amqp_url: str) -> None:
     manifests = draw_up(BASELINES, 5, 2, wires=["compact"])
     async with connections(amqp_url, manifests[0]) as connect:

@@ -24,7 +24,6 @@ from hubbub_trainer.learning.networks import LenetTask
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Task
 from hubbub_trainer.workspace import digest
-from support.aio import aio
 from support.builders import make_manifest
 from support.held_task import HeldTask, Silence
 from support.held_transport import Hold, connect_held
@@ -82,7 +81,6 @@ def check_costs(federation: Federation, manifest: Manifest) -> list[accounts.Acc
 
 
 @pytest.mark.parametrize(("clients", "servers"), [(3, 2), (3, 3), (5, 2), (5, 3)])
-@aio
 async def test_every_round_equals_the_plaintext_algorithm(tmp_path: Path, clients: int, servers: int) -> None:
     metrics = tuple(map(MetricClaim.of, TASK.metrics))
     manifest = manifest_for(clients=clients, servers=servers, rounds_wanted=4, metrics=metrics)
@@ -153,7 +151,6 @@ def check_history(folder: Path, manifest: Manifest, results: list[accounts.Accou
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-@aio
 async def test_every_round_of_every_strategy_equals_its_plaintext_algorithm(
     tmp_path: Path, method: dict[str, object]
 ) -> None:
@@ -182,7 +179,6 @@ def test_a_strategy_without_a_plaintext_twin_is_compared_with_none() -> None:
 
 
 @pytest.mark.parametrize("q", [1, 3])
-@aio
 async def test_feedback_brings_back_what_the_union_lost(tmp_path: Path, q: int) -> None:
     """With the paper's letter it is gone: the two histories part after the first round."""
     ends = {}
@@ -199,7 +195,6 @@ async def test_feedback_brings_back_what_the_union_lost(tmp_path: Path, q: int) 
     assert ends["lost"][2] != ends["paper"][2]
 
 
-@aio
 async def test_partial_sec_union_tells_each_client_how_many_indices_only_one_chose(tmp_path: Path) -> None:
     manifest = manifest_for(clients=4, servers=2, rounds_wanted=2, strategy="partial-sec-union")
     async with federation_for(manifest, tmp_path) as federation:
@@ -214,7 +209,6 @@ async def test_partial_sec_union_tells_each_client_how_many_indices_only_one_cho
             assert json.loads(lines[number - 1])["alone_share"] == reference.alone_share
 
 
-@aio
 async def test_momentum_lives_on_as_in_the_plaintext_algorithm(tmp_path: Path) -> None:
     task = LenetTask(data="digits", cache_folder=tmp_path, announce=print)
     manifest = manifest_for(
@@ -285,7 +279,6 @@ async def federation_for(
             silence.lift_all()  # Or their threads would outlive the test.
 
 
-@aio
 async def test_a_client_left_out_keeps_its_update_and_the_history_equals_the_plaintext_one(tmp_path: Path) -> None:
     manifest = manifest_for(clients=5, servers=3, rounds_wanted=5, min_clients=3)
     silent = {2: 4, 3: 0}  # Round -> client; in round 4 both send again what they could not send then.
@@ -310,7 +303,6 @@ async def test_a_client_left_out_keeps_its_update_and_the_history_equals_the_pla
 
 
 @pytest.mark.parametrize(("strategy", "block"), [*((name, 1) for name in sorted(STRATEGIES)), ("sec-union", 16)])
-@aio
 async def test_with_every_strategy_a_client_left_out_steps_along_and_says_it_later(
     tmp_path: Path, strategy: str, block: int
 ) -> None:
@@ -338,7 +330,6 @@ async def test_with_every_strategy_a_client_left_out_steps_along_and_says_it_lat
 @pytest.mark.parametrize(
     ("strategy", "block"), [("no-union", 1), ("sec-union", 1), ("sec-union", 16), ("partial-sec-union", 1)]
 )
-@aio
 async def test_rounds_whose_mean_factor_is_clamped_equal_the_plaintext_ones(
     tmp_path: Path, strategy: str, block: int
 ) -> None:
@@ -358,7 +349,6 @@ async def test_rounds_whose_mean_factor_is_clamped_equal_the_plaintext_ones(
         assert all(0 < json.loads(line)["scale"] < 1 for line in lines), "the owner may know"
 
 
-@aio
 async def test_a_void_round_leaves_no_trace_and_the_next_one_is_good(tmp_path: Path) -> None:
     manifest = manifest_for(clients=3, servers=2, rounds_wanted=3, min_clients=3)
     void = 2
@@ -384,7 +374,6 @@ async def test_a_void_round_leaves_no_trace_and_the_next_one_is_good(tmp_path: P
     assert kept.digest() != expected[4], "after a void round the batches are fresh"
 
 
-@aio
 async def test_void_rounds_beyond_the_limit_fail_the_run(tmp_path: Path) -> None:
     manifest = manifest_for(clients=3, servers=2, rounds_wanted=2, min_clients=3, max_void_rounds=1)
     async with federation_for(manifest, tmp_path, Silence((1, 1), (1, 2))) as federation:
@@ -395,7 +384,6 @@ async def test_void_rounds_beyond_the_limit_fail_the_run(tmp_path: Path) -> None
     assert federation.model_digests(manifest) == dict.fromkeys(manifest.clients, untouched)
 
 
-@aio
 async def test_a_deadline_that_really_passes_leaves_a_client_out(tmp_path: Path) -> None:
     """The one test that lets the clock do it: 60 s of patience for others, 1 s for the round."""
     manifest = manifest_for(clients=3, servers=2, rounds_wanted=1, min_clients=2, phase_timeout_s=1.0)
@@ -432,7 +420,6 @@ def _two_phases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_two_phases")
-@aio
 async def test_two_phases_go_through_the_same_services(tmp_path: Path) -> None:
     manifest = manifest_for(clients=4, servers=2, rounds_wanted=3, min_clients=3, strategy=NAME)
     async with federation_for(manifest, tmp_path, Silence((3, 2))) as federation:
@@ -461,7 +448,6 @@ TWO_PHASES = sorted(
 
 
 @pytest.mark.parametrize(("strategy", "phase", "block"), TWO_PHASES)
-@aio
 async def test_a_round_that_is_void_in_either_phase_is_void_at_all_aggregators(
     tmp_path: Path, strategy: str, phase: str, block: int
 ) -> None:

@@ -27,7 +27,7 @@ from hubbub_trainer.phases.participation import Participation
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.service import Trainer
 from hubbub_trainer.workspace import digest
-from support.aio import aio, until
+from support.aio import until
 from support.builders import make_manifest
 from support.corrupt_coordinator import Scene, scene_of
 from support.overflow import list_waiting, lose, overflow
@@ -178,7 +178,6 @@ def forget(reference: PlainFederation, *clients: PartyId) -> None:
 
 
 @pytest.mark.parametrize("manifest", [MANIFEST, UNION], ids=["no-union", "sec-union"])
-@aio
 async def test_who_has_lost_everything_goes_on_from_a_peers_model(tmp_path: Path, manifest: Manifest) -> None:
     async with cohort(tmp_path, manifest) as scene:
         await play(scene, 1)
@@ -207,7 +206,6 @@ async def test_who_has_lost_everything_goes_on_from_a_peers_model(tmp_path: Path
     assert kept.any(), "that its accumulator is zero makes a difference here"
 
 
-@aio
 async def test_an_inbox_that_keeps_the_last_messages_only_is_no_other_case(tmp_path: Path) -> None:
     """The last order is still there, and the sums of its round; what is left of older ones is of no use."""
     async with cohort(tmp_path) as scene:
@@ -229,7 +227,6 @@ async def test_an_inbox_that_keeps_the_last_messages_only_is_no_other_case(tmp_p
 
 
 @pytest.mark.parametrize("number", [2, 3])
-@aio
 async def test_a_single_chunk_that_is_lost_is_enough(tmp_path: Path, number: int) -> None:
     def is_lost(envelope: Envelope) -> bool:
         body, first = envelope.body, MANIFEST.aggregators[0]
@@ -259,7 +256,6 @@ async def test_a_single_chunk_that_is_lost_is_enough(tmp_path: Path, number: int
     [(MANIFEST, ()), (MANIFEST, (3,)), (UNION, ())],
     ids=["void", "void-and-released", "void-union"],
 )
-@aio
 async def test_who_was_away_while_a_round_was_void_knows_how_many_were_released(
     tmp_path: Path, manifest: Manifest, then: tuple[int, ...]
 ) -> None:
@@ -285,7 +281,6 @@ async def test_who_was_away_while_a_round_was_void_knows_how_many_were_released(
     assert digests == dict.fromkeys(CLIENTS, reference.digest())
 
 
-@aio
 async def test_who_is_away_from_the_first_round_on_joins_late(tmp_path: Path) -> None:
     async with cohort(tmp_path) as scene:
         await scene.coordinator.sync(CLIENTS)
@@ -303,7 +298,6 @@ async def test_who_is_away_from_the_first_round_on_joins_late(tmp_path: Path) ->
     assert digests == dict.fromkeys(CLIENTS, reference.digest())
 
 
-@aio
 async def test_two_who_were_away_catch_up_at_once(tmp_path: Path) -> None:
     away = CLIENTS[-2:]
     async with cohort(tmp_path) as scene:
@@ -325,7 +319,6 @@ async def test_two_who_were_away_catch_up_at_once(tmp_path: Path) -> None:
     assert digests == dict.fromkeys(CLIENTS, reference.digest())
 
 
-@aio
 async def test_who_is_away_again_before_it_has_caught_up_asks_for_a_later_model(tmp_path: Path) -> None:
     async with cohort(tmp_path) as scene:
         await play(scene, 1)
@@ -359,7 +352,6 @@ async def ask_in_vain(scene: Scene) -> None:
     await until(lambda: len(scene.sent(SnapshotRequested, sender=LATE)) >= 5 * len(PRESENT))
 
 
-@aio
 async def test_a_model_that_too_few_organisations_vouch_for_is_never_taken(tmp_path: Path) -> None:
     """Nor after a restart, which asks again."""
     async with cohort(tmp_path) as scene:
@@ -380,7 +372,6 @@ async def test_a_model_that_too_few_organisations_vouch_for_is_never_taken(tmp_p
         assert len(set((await complete(scene)).values())) == 1
 
 
-@aio
 async def test_a_giver_that_dies_in_the_middle_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -413,7 +404,6 @@ async def test_a_giver_that_dies_in_the_middle_is_not_waited_for(
         assert scene.refusals(LATE) == {}
 
 
-@aio
 async def test_a_corrupt_peers_other_model_is_refused_and_an_honest_ones_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -444,7 +434,6 @@ async def test_a_corrupt_peers_other_model_is_refused_and_an_honest_ones_is_take
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@aio
 async def test_who_dies_while_it_looks_at_a_model_looks_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
@@ -485,7 +474,6 @@ async def test_who_dies_while_it_looks_at_a_model_looks_again(
     assert digests == dict.fromkeys(CLIENTS, reference.digest())
 
 
-@aio
 async def test_a_run_that_ends_before_it_has_caught_up_leaves_it_without_a_model(tmp_path: Path) -> None:
     async with cohort(tmp_path) as scene:
         await play(scene, 1)

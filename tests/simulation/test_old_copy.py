@@ -24,7 +24,7 @@ from hubbub_trainer.ledger import LEDGER_FILE, Ledger
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.service import Trainer
 from hubbub_trainer.workspace import digest
-from support.aio import aio, until
+from support.aio import until
 from support.builders import make_manifest
 from support.parties import parties_of
 from support.recorder import Recording, connect_recorded
@@ -141,7 +141,6 @@ async def town(folder: Path) -> AsyncIterator[Town]:
 
 
 @pytest.mark.parametrize("copied_after", [0, 1])
-@aio
 async def test_an_old_copy_of_a_trainers_folder_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, copied_after: int
 ) -> None:

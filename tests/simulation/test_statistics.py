@@ -17,7 +17,6 @@ from hubbub_coordinator.phases import run as runs
 from hubbub_local.federation import start_federation
 from hubbub_trainer.saved_model import read_kept_model
 from hubbub_trainer.workspace import digest
-from support.aio import aio
 from support.builders import make_manifest
 from support.held_transport import Hold, connect_held
 from support.numbers_task import NumbersTask
@@ -58,7 +57,6 @@ def notes_of(folder: Path, manifest: Manifest, client: PartyId) -> dict[str, obj
 
 
 @pytest.mark.parametrize("strategy", ["sum", "sparse-sum"])
-@aio
 async def test_everybody_ends_with_the_sum_and_only_a_client_itself_knows_what_was_clipped(
     tmp_path: Path, strategy: str
 ) -> None:
@@ -85,7 +83,6 @@ async def test_everybody_ends_with_the_sum_and_only_a_client_itself_knows_what_w
             assert b"changed" not in path.read_bytes(), path
 
 
-@aio
 async def test_a_client_says_its_numbers_no_second_time_after_a_union_without_a_sum(tmp_path: Path) -> None:
     """The next union, without a member of this one, would give away all of that member's indices."""
     manifest = draw_up("sparse-sum", rounds=1, min_clients=2)

@@ -39,7 +39,6 @@ from hubbub_trainer.planning import draw_up_manifest
 from hubbub_trainer.run_context import TaskLoader
 from hubbub_trainer.saved_model import commit, read_kept_model, recall_for_successor
 from hubbub_trainer.workspace import digest
-from support.aio import aio
 from support.held_task import HeldTask, Silence
 from support.patience import HANG_S
 from support.plain_run import run_plainly
@@ -255,7 +254,6 @@ def test_nobody_but_its_clients_is_told_the_plain_digest_of_a_model(story: Story
         assert not holds(story.logs.getvalue().encode(), forms)
 
 
-@aio
 async def test_a_client_that_was_left_out_of_the_last_round_has_the_same_salt(tmp_path: Path) -> None:
     manifest = draw_up(replace(OPTIONS, min_clients=2, strategy="no-union"), roster=ALL.roster, clients=FIRST)
     silence = Silence((2, 2))
@@ -300,7 +298,6 @@ def completed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]
     return folder, manifest
 
 
-@aio
 async def test_a_manifest_with_a_forged_endorsement_is_not_even_proposed(completed: tuple[Path, Manifest]) -> None:
     folder, first = completed
     good = draw_up(OPTIONS, roster=ALL.roster, clients=SECOND, endorsed=endorsements(folder, first, FIRST))
@@ -311,7 +308,6 @@ async def test_a_manifest_with_a_forged_endorsement_is_not_even_proposed(complet
     assert not list(folder.glob(f"*/runs/{forged.run_id}"))
 
 
-@aio
 async def test_an_heir_without_the_endorsed_model_ends_the_run_and_says_why(
     completed: tuple[Path, Manifest],
 ) -> None:

@@ -31,7 +31,6 @@ from hubbub_aggregator.spooled_shares import Openings
 from support import plain_dense
 from support.aggregator_scene import OTHER as PAPER_OTHER
 from support.aggregator_scene import running_scene
-from support.aio import aio
 from support.builders import TRANSCRIPT
 from support.compact_scene import (
     CLIENTS,
@@ -57,7 +56,6 @@ both = pytest.mark.parametrize("combines", [True, False], ids=["combiner", "othe
 
 
 @both
-@aio
 async def test_rounds_in_which_it_combines_and_does_not_are_right_to_the_bit(
     tmp_path: Path, *, combines: bool
 ) -> None:
@@ -72,7 +70,6 @@ async def test_rounds_in_which_it_combines_and_does_not_are_right_to_the_bit(
         assert not scene.aggregator._bench.opened._seeds, "nor opened seeds in memory"
 
 
-@aio
 async def test_a_run_that_ends_within_a_phase_takes_opened_seeds_and_keys_with_it(
     tmp_path: Path,
 ) -> None:
@@ -90,7 +87,6 @@ async def test_a_run_that_ends_within_a_phase_takes_opened_seeds_and_keys_with_i
 
 
 @pytest.mark.parametrize("restart", [True, False], ids=["restarted", "running"])
-@aio
 async def test_a_seed_is_opened_when_it_comes_and_again_only_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, restart: bool
 ) -> None:
@@ -121,7 +117,6 @@ async def test_a_seed_is_opened_when_it_comes_and_again_only_after_a_restart(
     assert sorted(opened) == seeded * restart
 
 
-@aio
 async def test_the_key_of_a_share_set_is_opened_once_and_kept_in_memory_until_the_phase_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +148,6 @@ async def test_the_key_of_a_share_set_is_opened_once_and_kept_in_memory_until_th
 
 
 @both
-@aio
 async def test_a_client_that_drops_out_or_is_not_ordered_is_in_nobodys_sum(
     tmp_path: Path, *, combines: bool
 ) -> None:
@@ -165,7 +159,6 @@ async def test_a_client_that_drops_out_or_is_not_ordered_is_in_nobodys_sum(
             await scene.play_round(1, members)
 
 
-@aio
 async def test_sums_of_the_others_may_come_before_our_order_and_no_void_is_obeyed_then(tmp_path: Path) -> None:
     async with running_compact(tmp_path, combines=True) as scene:
         await scene.deal_all()
@@ -179,7 +172,6 @@ async def test_sums_of_the_others_may_come_before_our_order_and_no_void_is_obeye
         await scene.check_release()
 
 
-@aio
 async def test_nothing_leaves_the_combiner_while_a_chunk_is_missing(tmp_path: Path) -> None:
     async with running_compact(tmp_path, combines=True) as scene:
         await scene.deal_all()
@@ -198,7 +190,6 @@ async def test_nothing_leaves_the_combiner_while_a_chunk_is_missing(tmp_path: Pa
         await scene.check_release()
 
 
-@aio
 async def test_what_came_up_and_across_and_went_down_is_counted(tmp_path: Path) -> None:
     async with running_compact(tmp_path, combines=True) as scene:
         await scene.play_round()
@@ -307,7 +298,6 @@ MISDEEDS: dict[RejectReason, dict[str, Misdeed]] = {
         for name, misdeed in misdeeds.items()
     ],
 )
-@aio
 async def test_what_has_not_its_form_is_put_aside_and_the_round_is_right(
     tmp_path: Path, misdeed: Misdeed, reason: RejectReason
 ) -> None:
@@ -319,7 +309,6 @@ async def test_what_has_not_its_form_is_put_aside_and_the_round_is_right(
         assert scene.dead() == [reason.value]
 
 
-@aio
 async def test_who_does_not_combine_takes_no_sum(tmp_path: Path) -> None:
     async with running_compact(tmp_path, combines=False) as scene:
         await scene.send_partial(THIRD, 0)
@@ -330,7 +319,6 @@ async def test_who_does_not_combine_takes_no_sum(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("body", ["seed", "dense", "partial"])
-@aio
 async def test_on_the_papers_wire_nothing_of_this_is_taken(tmp_path: Path, body: str) -> None:
     """Nor is a dense share, which would be read as another one."""
     async with running_scene(tmp_path) as paper:
@@ -360,7 +348,6 @@ async def test_on_the_papers_wire_nothing_of_this_is_taken(tmp_path: Path, body:
 
 
 @both
-@aio
 async def test_a_sum_of_a_phase_that_is_over_is_late_and_changes_nothing(
     tmp_path: Path, *, combines: bool
 ) -> None:
@@ -411,7 +398,6 @@ async def seal_a_share_as_a_sum(scene: CompactScene) -> PartyId:
 
 @pytest.mark.parametrize("spoil", [spoil_seed, seal_seed_as_a_share_key, seal_a_share_as_a_sum])
 @both
-@aio
 async def test_a_spoilt_set_earns_no_receipt_and_the_others_are_added(
     tmp_path: Path, spoil: Callable[[CompactScene], Awaitable[PartyId]], *, combines: bool
 ) -> None:
@@ -424,7 +410,6 @@ async def test_a_spoilt_set_earns_no_receipt_and_the_others_are_added(
         await scene.play_round(1, tuple(each for each in CLIENTS if each != client))
 
 
-@aio
 async def test_seeds_are_not_spooled_and_a_spoilt_one_after_a_good_one_changes_nothing(tmp_path: Path) -> None:
     async with running_compact(tmp_path, combines=False) as scene:
         await scene.deal_all(1, CLIENTS)
@@ -436,7 +421,6 @@ async def test_seeds_are_not_spooled_and_a_spoilt_one_after_a_good_one_changes_n
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["short", "long"])
-@aio
 async def test_a_chunk_is_checked_at_once_if_it_is_short_and_by_a_job_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, at_once: bool
 ) -> None:
@@ -457,7 +441,6 @@ async def test_a_chunk_is_checked_at_once_if_it_is_short_and_by_a_job_otherwise(
 
 
 @pytest.mark.parametrize("contradicts", [True, False])
-@aio
 async def test_a_sum_that_cannot_be_added_ends_the_run_and_no_client_is_sent_all_of_it(
     tmp_path: Path, *, contradicts: bool
 ) -> None:
@@ -509,7 +492,6 @@ def instants(combines: bool) -> list[tuple[str, int]]:  # noqa: FBT001
     ("combines", "instant", "at"),
     [(combines, *each) for combines in (True, False) for each in instants(combines)],
 )
-@aio
 async def test_dead_at_any_instant_it_releases_the_identical_sum_over_the_identical_set(
     tmp_path: Path, instant: str, at: int, *, combines: bool
 ) -> None:
@@ -528,7 +510,6 @@ async def test_dead_at_any_instant_it_releases_the_identical_sum_over_the_identi
 @pytest.mark.parametrize("instant", ["before keeping CloseOrdered", "after keeping CloseOrdered"])
 @pytest.mark.parametrize("void", [True, False], ids=["void", "other-members"])
 @both
-@aio
 async def test_once_journalled_no_other_order_is_obeyed_after_a_restart(
     tmp_path: Path, instant: str, *, void: bool, combines: bool
 ) -> None:
@@ -553,7 +534,6 @@ async def test_once_journalled_no_other_order_is_obeyed_after_a_restart(
         assert [*refused, *map(RejectReason, scene.dead())] == [RejectReason.ALREADY_ENDED]
 
 
-@aio
 async def test_sums_that_came_before_a_restart_need_not_be_sent_again(tmp_path: Path) -> None:
     async with compact_scene(tmp_path, combines=True) as scene:
         async with scene.start():

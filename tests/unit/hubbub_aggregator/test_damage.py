@@ -16,7 +16,6 @@ from hubbub_aggregator.events import AnswerOverdue
 from hubbub_aggregator.journal import PhaseOutcome
 from support import compact_scene
 from support.aggregator_scene import CLIENTS, PLAN, Scene, make_set, running_scene, scene_of
-from support.aio import aio
 from support.compact_scene import CompactScene, running_compact
 from support.damage import DAMAGES, Damage, damage_writes, flip, full_slots
 
@@ -60,7 +59,6 @@ async def hear_failure(scene: Scene) -> Code:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("restarts", [False, True])
-@aio
 async def test_sets_that_are_damaged_before_they_are_added_come_again_and_the_sum_is_the_same(
     tmp_path: Path, damage: Damage, caplog: pytest.LogCaptureFixture, *, restarts: bool
 ) -> None:
@@ -83,7 +81,6 @@ async def test_sets_that_are_damaged_before_they_are_added_come_again_and_the_su
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@aio
 async def test_a_chunk_that_is_damaged_before_it_is_checked_comes_again_and_then_earns_the_receipt(
     tmp_path: Path, damage: Damage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,7 +98,6 @@ async def test_a_chunk_that_is_damaged_before_it_is_checked_comes_again_and_then
         assert count_damaged(scene) == 1
 
 
-@aio
 async def test_a_restart_while_it_waits_asks_once_more(tmp_path: Path) -> None:
     async with scene_of(tmp_path) as scene:
         async with scene.start():
@@ -122,7 +118,6 @@ async def test_a_restart_while_it_waits_asks_once_more(tmp_path: Path) -> None:
             assert aggregator.journal.find(phase_of(scene)) == PhaseOutcome(CLIENTS)
 
 
-@aio
 async def test_what_comes_instead_of_the_set_is_refused_and_nothing_of_the_release_changes(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene:
         await scene.send_sets(1, (ANNA, BERT))
@@ -147,7 +142,6 @@ async def test_what_comes_instead_of_the_set_is_refused_and_nothing_of_the_relea
 
 
 @pytest.mark.parametrize("silent", [True, False])
-@aio
 async def test_a_set_that_does_not_come_again_or_comes_broken_ends_the_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, *, silent: bool
 ) -> None:
@@ -166,7 +160,6 @@ async def test_a_set_that_does_not_come_again_or_comes_broken_ends_the_run(
     assert (f"{ANNA} did not send again what the disk has damaged" in caplog.text) is silent
 
 
-@aio
 async def test_a_disk_that_damages_the_set_each_time_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -193,7 +186,6 @@ async def send_full_again(scene: CompactScene) -> None:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("combines", [False, True])
-@aio
 async def test_a_damaged_share_comes_again_on_the_compact_wire(
     tmp_path: Path, damage: Damage, *, combines: bool
 ) -> None:
@@ -210,7 +202,6 @@ async def test_a_damaged_share_comes_again_on_the_compact_wire(
         assert asked == [scene.owes_all()]
 
 
-@aio
 async def test_a_damaged_sum_of_another_aggregator_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,7 +32,7 @@ from support.aggregator_scene import (
     scene_of,
     send_plain,
 )
-from support.aio import aio, until
+from support.aio import until
 from support.deaths import Fate, live_through
 
 M = TypeVar("M", bound=Message)
@@ -73,7 +73,6 @@ def run_of(scene: Scene, table: str) -> tuple[tuple[object, ...], ...]:
 INSTANTS = 2 * (18 + 12 + 2)
 
 
-@aio
 async def test_these_tests_know_every_instant_of_a_run(tmp_path: Path) -> None:
     async with scene_of(tmp_path) as scene:
         fate = Fate()
@@ -85,7 +84,6 @@ async def test_these_tests_know_every_instant_of_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("instant", range(INSTANTS))
-@aio
 async def test_dead_at_any_instant_it_ends_in_the_same_sum(tmp_path: Path, instant: int) -> None:
     """What is sent again is the same to the bit, and in the end nothing is left of the run."""
     async with scene_of(tmp_path) as scene:
@@ -121,7 +119,6 @@ def read_rows(folder: Path, query: str) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("chunks", [1, len(PLAN) + 1, len(PLAN) * len(CLIENTS)])
-@aio
 async def test_chunks_that_arrived_before_a_restart_need_not_be_sent_again(
     tmp_path: Path, chunks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +155,6 @@ OTHER_ORDERS: list[Order] = [
 
 @pytest.mark.parametrize("other", OTHER_ORDERS, ids=["other-members", "void"])
 @pytest.mark.parametrize("instant", [0, len(PLAN) * len(CLIENTS), 2 * len(PLAN) * len(CLIENTS) - 1])
-@aio
 async def test_released_stays_released_over_the_same_members(tmp_path: Path, instant: int, other: Order) -> None:
     """Dead between the verdict and the last chunk of the sum, and then told to end the phase otherwise."""
     async with scene_of(tmp_path) as scene:
@@ -180,7 +176,6 @@ async def test_released_stays_released_over_the_same_members(tmp_path: Path, ins
 
 
 @pytest.mark.parametrize("other", OTHER_ORDERS, ids=["other-members", "void"])
-@aio
 async def test_a_verdict_that_was_journalled_and_no_more_is_final(tmp_path: Path, other: Order) -> None:
     """The event was not kept, and the order never comes again: still there is no other verdict."""
     async with scene_of(tmp_path) as scene:
@@ -205,7 +200,6 @@ def forget_inbox(scene: Scene) -> None:
             queue.ready.clear()
 
 
-@aio
 async def test_void_stays_void(tmp_path: Path) -> None:
     async with scene_of(tmp_path) as scene:
         fate = Fate(at=0, counts=lambda each: each == "before sending void-notice")
@@ -224,7 +218,6 @@ async def test_void_stays_void(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("instant", range(2 * len(CLIENTS) + 2))
-@aio
 async def test_what_each_client_is_sent_under_a_key_of_its_own_is_the_same_again(
     tmp_path: Path, instant: int
 ) -> None:
@@ -254,7 +247,6 @@ async def test_what_each_client_is_sent_under_a_key_of_its_own_is_the_same_again
         assert scene.dead() == []
 
 
-@aio
 async def test_keys_and_shares_of_a_phase_go_when_it_is_over(tmp_path: Path) -> None:
     async with scene_of(tmp_path) as scene:
         fate = Fate(at=0, counts=lambda each: each == "before sending phase-released")
@@ -295,7 +287,6 @@ ORDERS: dict[str, Script] = {
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@aio
 async def test_an_aggregator_that_lost_its_journal_says_so_and_makes_no_second_key(
     tmp_path: Path, order: str
 ) -> None:
@@ -316,7 +307,6 @@ async def test_an_aggregator_that_lost_its_journal_says_so_and_makes_no_second_k
             assert not [each for each in scene.clients[CLIENTS[0]].heard if each.round == 2]
 
 
-@aio
 async def test_a_run_that_has_ended_is_not_lost(tmp_path: Path) -> None:
     async with scene_of(tmp_path) as scene:
         async with scene.start():
@@ -344,7 +334,6 @@ FAULTY: dict[str, Callable[[Aggregator], object]] = {
 
 
 @pytest.mark.parametrize("what", FAULTY)
-@aio
 async def test_a_disk_that_is_full_for_a_while_costs_time_and_nothing_else(
     tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -368,7 +357,6 @@ async def test_a_disk_that_is_full_for_a_while_costs_time_and_nothing_else(
         assert not said(scene, PartyFailed)
 
 
-@aio
 async def test_an_event_that_cannot_be_read_any_more_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     async with scene_of(tmp_path) as scene:
         async with scene.start():
@@ -384,7 +372,6 @@ async def test_an_event_that_cannot_be_read_any_more_is_an_error_that_names_the_
                 pass
 
 
-@aio
 async def test_a_folder_that_cannot_be_written_to_is_a_clear_error(tmp_path: Path) -> None:
     async with scene_of(tmp_path / "full") as scene:
         async with scene.start():
@@ -399,7 +386,6 @@ async def test_a_folder_that_cannot_be_written_to_is_a_clear_error(tmp_path: Pat
                 pass
 
 
-@aio
 async def test_an_old_disk_put_back_is_found_out_by_the_next_order_of_the_coordinator(tmp_path: Path) -> None:
     async with scene_of(tmp_path / "disk") as scene:
         async with scene.start():
@@ -418,7 +404,6 @@ async def test_an_old_disk_put_back_is_found_out_by_the_next_order_of_the_coordi
             assert failed.code is Code.DISK_OLD
 
 
-@aio
 async def test_an_old_disk_put_back_releases_twice(tmp_path: Path) -> None:
     """The limit of the journal: no file beside it can tell that all of them are old."""
     async with scene_of(tmp_path / "disk") as scene:

@@ -45,7 +45,7 @@ from support.aggregator_scene import (
     scene_of,
     send_plain,
 )
-from support.aio import aio, until
+from support.aio import until
 from support.builders import (
     TRANSCRIPT,
     make_cohort,
@@ -58,7 +58,6 @@ from support.parties import identity_of, roster_of, run_keys_of, sign_as, sign_r
 FIRST = CLIENTS[0]
 
 
-@aio
 async def test_rounds_one_after_the_other_give_the_right_sums(tmp_path: Path) -> None:
     assert len(PLAN) == 2, "these tests need sets of several chunks"
     async with running_scene(tmp_path) as scene:
@@ -71,7 +70,6 @@ async def test_rounds_one_after_the_other_give_the_right_sums(tmp_path: Path) ->
 # Joining ------------------------------------------------------------------------------------------------
 
 
-@aio
 async def test_before_it_has_everybodys_keys_nothing_of_a_round_is_taken(tmp_path: Path) -> None:
     async with scene_of(tmp_path) as scene, scene.start():
         keys = await scene.propose()
@@ -85,7 +83,6 @@ async def test_before_it_has_everybodys_keys_nothing_of_a_round_is_taken(tmp_pat
         await scene.play_good_round(1)
 
 
-@aio
 async def test_asked_again_it_gives_the_key_that_it_gave_before(tmp_path: Path) -> None:
     async with scene_of(tmp_path) as scene, scene.start():
         (first, *_) = await scene.propose()
@@ -120,7 +117,6 @@ GARBLED: dict[str, tuple[Garble, RejectReason]] = {
 
 
 @pytest.mark.parametrize("how", GARBLED)
-@aio
 async def test_wrong_run_keys_are_put_aside_and_the_right_ones_still_taken(tmp_path: Path, how: str) -> None:
     garble, reason = GARBLED[how]
     async with scene_of(tmp_path) as scene, scene.start():
@@ -164,7 +160,6 @@ async def test_wrong_run_keys_are_put_aside_and_the_right_ones_still_taken(tmp_p
         ),
     ],
 )
-@aio
 async def test_a_run_that_it_cannot_agree_to_is_refused_with_the_reason(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, manifest: Manifest, code: Code, why: str
 ) -> None:
@@ -177,7 +172,6 @@ async def test_a_run_that_it_cannot_agree_to_is_refused_with_the_reason(
         assert scene.aggregator._seals.keys() == {scene.run}, "no key is kept for a run that was refused"
 
 
-@aio
 async def test_what_the_operators_policy_does_not_allow_is_refused_with_every_reason(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -194,7 +188,6 @@ async def test_what_the_operators_policy_does_not_allow_is_refused_with_every_re
         await scene.coordinator.hear(RunJoined)
 
 
-@aio
 async def test_runs_are_counted_for_ever(tmp_path: Path) -> None:
     async with scene_of(tmp_path) as scene:
         scene.policy = scene.policy.model_copy(update={"max_runs": 1})
@@ -208,7 +201,6 @@ async def test_runs_are_counted_for_ever(tmp_path: Path) -> None:
         assert refusal.code is Code.POLICY_RUNS
 
 
-@aio
 async def test_a_round_beyond_the_manifests_last_is_refused(tmp_path: Path) -> None:
     """With no released round, void ones come to an end all the same."""
     order, manifest = VoidPhase(), make_manifest(rounds=1, max_void_rounds=1)
@@ -355,7 +347,6 @@ def good_frame(scene: Scene) -> bytes:
         for name, misdeed in misdeeds.items()
     ],
 )
-@aio
 async def test_a_bad_message_is_put_aside_and_the_round_completes(
     tmp_path: Path, misdeed: Misdeed, reason: RejectReason
 ) -> None:
@@ -392,7 +383,6 @@ FORGERIES: dict[str, Forgery] = {
 
 
 @pytest.mark.parametrize("how", FORGERIES)
-@aio
 async def test_a_set_that_cannot_be_opened_gets_no_receipt_and_the_others_are_added(
     tmp_path: Path, how: str
 ) -> None:
@@ -422,7 +412,6 @@ async def test_a_set_that_cannot_be_opened_gets_no_receipt_and_the_others_are_ad
 # What is counted and changes nothing --------------------------------------------------------------------
 
 
-@aio
 async def test_a_duplicate_chunk_is_added_once(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene:
         for _ in range(3):
@@ -438,7 +427,6 @@ async def test_a_duplicate_chunk_is_added_once(tmp_path: Path) -> None:
         assert scene.dead() == []
 
 
-@aio
 async def test_a_late_share_is_counted_and_not_added(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene:
         await scene.send_sets(1, CLIENTS[:2])
@@ -455,7 +443,6 @@ async def test_a_late_share_is_counted_and_not_added(tmp_path: Path) -> None:
 # Sealed, signed and recorded ----------------------------------------------------------------------------
 
 
-@aio
 async def test_a_receipt_is_signed_for_the_set_and_what_lies_on_disk_is_sealed(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene:
         sealed = scene.seal(FIRST, 0)
@@ -471,7 +458,6 @@ async def test_a_receipt_is_signed_for_the_set_and_what_lies_on_disk_is_sealed(t
             assert not any(share[:16] in content for content in found)
 
 
-@aio
 async def test_a_sum_is_encrypted_once_for_all_clients_and_its_key_sealed_to_each(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene:
         await scene.play_good_round(1)
@@ -485,7 +471,6 @@ async def test_a_sum_is_encrypted_once_for_all_clients_and_its_key_sealed_to_eac
         assert (await scene.open_sums(FIRST, len(PLAN), 2)).key != sums[0].key, "a key serves one release"
 
 
-@aio
 async def test_the_audit_log_says_what_it_took_part_in_and_what_it_refused(
     tmp_path: Path,
 ) -> None:
@@ -518,7 +503,6 @@ async def test_the_audit_log_says_what_it_took_part_in_and_what_it_refused(
 # Orders -------------------------------------------------------------------------------------------------
 
 
-@aio
 async def test_sets_after_different_sums_are_not_added_whatever_receipts_the_order_shows(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene:
         *others, misled = CLIENTS
@@ -535,7 +519,6 @@ async def test_sets_after_different_sums_are_not_added_whatever_receipts_the_ord
         assert scene.aggregator.counters.rejections(RejectReason.DIFFERENT_TRANSCRIPT) == 1
 
 
-@aio
 async def test_a_void_round_is_told_to_everybody_and_its_shares_are_forgotten(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene:
         await scene.send_sets(1)
@@ -550,7 +533,6 @@ async def test_a_void_round_is_told_to_everybody_and_its_shares_are_forgotten(tm
         assert not [each for each in heard if isinstance(each.body, SumChunk) and each.round == 1]
 
 
-@aio
 async def test_after_the_release_the_same_order_is_old_news_and_any_other_is_refused(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene:
         await scene.play_good_round(1)
@@ -566,7 +548,6 @@ async def test_after_the_release_the_same_order_is_old_news_and_any_other_is_ref
 # The end ------------------------------------------------------------------------------------------------
 
 
-@aio
 async def test_after_the_last_word_a_run_is_over_for_good_and_its_key_is_gone(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene:
         await scene.send_chunk(FIRST, 0)
@@ -584,7 +565,6 @@ async def test_after_the_last_word_a_run_is_over_for_good_and_its_key_is_gone(tm
 # Phases that only the first aggregator takes part in ----------------------------------------------------
 
 
-@aio
 async def test_fedavg_averages_by_weight_and_gives_everybody_the_same_under_a_key_of_its_own(
     tmp_path: Path,
 ) -> None:
@@ -610,7 +590,6 @@ async def test_fedavg_averages_by_weight_and_gives_everybody_the_same_under_a_ke
         assert sum(row.payload_bits for row in released.traffic if row.direction == "down") == 3 * 3_200
 
 
-@aio
 async def test_marks_in_the_open_are_for_the_first_aggregator_alone(tmp_path: Path) -> None:
     manifest = manifest_of("plaintext-union", second=True)
     async with running_scene(tmp_path) as scene:
@@ -623,7 +602,6 @@ async def test_marks_in_the_open_are_for_the_first_aggregator_alone(tmp_path: Pa
 
 
 @pytest.mark.parametrize("phase", ["union", "signs"])
-@aio
 async def test_a_void_of_any_phase_ends_the_round_for_an_aggregator_with_part_in_one(
     tmp_path: Path, phase: str
 ) -> None:

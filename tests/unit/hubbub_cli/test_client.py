@@ -21,7 +21,6 @@ from hubbub_cli.client import (
     read_messages,
     read_token,
 )
-from support.aio import aio
 from support.certificates import Authority
 from support.listening import listening
 from support.live_coordinator import TOKENS, LiveCoordinator
@@ -70,13 +69,11 @@ async def forwarding(
 # Answers ---------------------------------------------------------------------------------------------------
 
 
-@aio
 async def test_what_reads_is_asked_again_when_the_connection_is_lost(live: LiveCoordinator) -> None:
     async with forwarding(live, drop=2) as port, Client(door_to(f"http://127.0.0.1:{port}")) as client:
         assert await client.get(RUNS) == NONE
 
 
-@aio
 async def test_what_changes_is_asked_again_only_with_a_key(live: LiveCoordinator) -> None:
     async with forwarding(live, drop=1) as port, Client(door_to(f"http://127.0.0.1:{port}")) as client:
         with pytest.raises(CoordinatorUnreachable, match="broke off the connection"):
@@ -93,7 +90,6 @@ async def test_what_changes_is_asked_again_only_with_a_key(live: LiveCoordinator
     ("token", "complaint"),
     [(None, "no token was sent"), ("x" * 32, "no token of this coordinator: name the file")],
 )
-@aio
 async def test_a_wrong_token_is_told_and_not_shown(
     live: LiveCoordinator, token: str | None, complaint: str
 ) -> None:
@@ -118,7 +114,6 @@ async def answering(head: str, body: bytes) -> AsyncIterator[Client]:
         yield client
 
 
-@aio
 async def test_the_coordinators_clock_is_read_from_its_answers(live: LiveCoordinator) -> None:
     date = format_datetime(datetime.now(UTC) + timedelta(seconds=AN_HOUR_S), usegmt=True)
     async with Client(door_to(live.url)) as client, answering(f"Date: {date}\r\n", b"{}") as early:
@@ -130,7 +125,6 @@ async def test_the_coordinators_clock_is_read_from_its_answers(live: LiveCoordin
         assert abs((early.ahead_s or 0) - AN_HOUR_S) < A_MINUTE_S
 
 
-@aio
 async def test_something_else_at_the_address_is_told() -> None:
     async with answering("", b"hello") as client:
         with pytest.raises(NoCoordinator, match="no coordinator of this version"):
@@ -149,7 +143,6 @@ async def tls_port(live: LiveCoordinator, authority: Authority) -> AsyncIterator
         yield port
 
 
-@aio
 async def test_over_https_only_the_authority_of_a_file_or_of_the_system_is_trusted(
     live: LiveCoordinator, tmp_path: Path
 ) -> None:
@@ -235,7 +228,6 @@ STREAM = (
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
-@aio
 async def test_a_stream_is_read_whatever_its_pieces(size: int) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         for start in range(0, len(STREAM), size):

@@ -13,7 +13,6 @@ from starlette.routing import Route, Router
 
 from hubbub.errors import ConfigurationError
 from hubbub_coordinator.api.access import MAX_BODY_BYTES, Right, Tokens, read_tokens
-from support.aio import aio
 from support.rest_stand_in import TOKENS, Front, RawRequest, StandInCoordinator
 
 READ, CHANGE = TOKENS.read, TOKENS.change
@@ -48,7 +47,6 @@ def assert_problem(answer: httpx.Response, status: int, saying: str) -> None:
 # The two tokens -------------------------------------------------------------------------------------------
 
 
-@aio
 async def test_either_token_reads_however_the_scheme_is_written(subtests: pytest.Subtests) -> None:
     for path, scheme, token in product(
         [RUNS, "/metrics", "/openapi.json"], ["Bearer", "bearer", "BEARER", "Bearer "], [READ, CHANGE]
@@ -74,7 +72,6 @@ REFUSALS: list[tuple[int, str, str, list[tuple[str, ...]]]] = [
 ]
 
 
-@aio
 async def test_a_refusal_says_what_is_wrong_and_nothing_of_which_paths_there_are(
     subtests: pytest.Subtests,
 ) -> None:
@@ -90,7 +87,6 @@ async def test_a_refusal_says_what_is_wrong_and_nothing_of_which_paths_there_are
                 assert {**known.json(), "instance": ""} == {**unknown.json(), "instance": ""}
 
 
-@aio
 async def test_whatever_is_not_reading_needs_the_change_token(subtests: pytest.Subtests) -> None:
     coordinator = StandInCoordinator()
     app = Front(coordinator)
@@ -104,7 +100,6 @@ async def test_whatever_is_not_reading_needs_the_change_token(subtests: pytest.S
             assert coordinator.cancelled == []
 
 
-@aio
 async def test_the_change_token_changes_and_the_read_token_is_told_that_it_only_reads() -> None:
     coordinator = StandInCoordinator()
     app = Front(coordinator)
@@ -117,7 +112,6 @@ async def test_the_change_token_changes_and_the_read_token_is_told_that_it_only_
     assert coordinator.cancelled == ["0" * 64]
 
 
-@aio
 async def test_a_token_in_the_url_opens_nothing_and_is_told_where_it_belongs(subtests: pytest.Subtests) -> None:
     for offers, query, path in product(
         [(), (f"Bearer {CHANGE}",)],
@@ -134,7 +128,6 @@ async def test_a_token_in_the_url_opens_nothing_and_is_told_where_it_belongs(sub
             assert (await ask("GET", f"{RUNS}?{query}")).status_code == 401
 
 
-@aio
 async def test_the_host_header_opens_nothing_and_breaks_nothing(subtests: pytest.Subtests) -> None:
     for host in ["x/healthz?", "[", "x#/healthz", "coordinator/healthz"]:
         with subtests.test(host):
@@ -159,7 +152,6 @@ def test_the_real_tokens_are_compared_in_constant_time(monkeypatch: pytest.Monke
 # Logs of refusals ----------------------------------------------------------------------------------------
 
 
-@aio
 async def test_a_refusal_is_logged_without_what_was_offered(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     guess, app = "a-guess-that-nobody-should-read-again", Front()
@@ -177,7 +169,6 @@ async def test_a_refusal_is_logged_without_what_was_offered(caplog: pytest.LogCa
     assert READ not in caplog.text
 
 
-@aio
 async def test_a_flood_of_refused_requests_is_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     app = Front()
@@ -210,7 +201,6 @@ def find_routes(app: Front) -> Iterable[Route]:
 OPEN = {"/healthz", "/readyz", "/", "/docs", "/openapi.json", "/favicon.ico", "/assets/x"}
 
 
-@aio
 async def test_every_route_is_closed_but_those_that_hold_nothing_of_any_run() -> None:
     opened, closed = set[str](), set[str]()
     for route in find_routes(APP):
@@ -224,7 +214,6 @@ async def test_every_route_is_closed_but_those_that_hold_nothing_of_any_run() ->
     assert {RUNS, UNKNOWN, CANCEL, "/metrics", "/api/v1/about", "/api/v1/events/stream"} <= closed
 
 
-@aio
 async def test_a_route_that_is_added_later_is_closed_too() -> None:
     app = Front()
     app.routes.add_api_route("/later", lambda: "secret", methods=["GET", "POST"])
@@ -234,7 +223,6 @@ async def test_a_route_that_is_added_later_is_closed_too() -> None:
     assert (await ask("POST", "/later", f"Bearer {READ}", app=app)).status_code == 403
 
 
-@aio
 async def test_no_websocket_is_opened_whatever_it_brings() -> None:
     app = Front()
 
@@ -248,7 +236,6 @@ async def test_no_websocket_is_opened_whatever_it_brings() -> None:
     assert [message["type"] for message in request.sent] == ["websocket.close"]
 
 
-@aio
 async def test_only_the_very_paths_that_are_open_are_open(subtests: pytest.Subtests) -> None:
     """And under /assets/ there is a list of names, and no folder."""
     closed = [
@@ -296,7 +283,6 @@ ALLOWED_PIECES = MAX_BODY_BYTES // 2**16
 TOO_LONG = {"content-length": str(MAX_BODY_BYTES + 1)}
 
 
-@aio
 async def test_a_body_is_taken_up_to_the_greatest_length_and_not_beyond(subtests: pytest.Subtests) -> None:
     """Not read at all if it says that it is too long, and no further if it turns out to be."""
     app, declared = make_measuring_app(), {"content-length": str(MAX_BODY_BYTES)}
@@ -319,7 +305,6 @@ async def test_a_body_is_taken_up_to_the_greatest_length_and_not_beyond(subtests
                 assert answer.headers["cache-control"] == "no-store"
 
 
-@aio
 async def test_without_the_change_token_no_body_is_looked_at() -> None:
     for headers, (offers, status) in product([{}, TOO_LONG], [((), 401), ((f"Bearer {READ}",), 403)]):
         pieces = Pieces(1)

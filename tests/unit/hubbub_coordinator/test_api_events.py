@@ -16,7 +16,6 @@ from hubbub.runtime.web_server import listen
 from hubbub_coordinator.api import events
 from hubbub_coordinator.api.app import answering
 from hubbub_coordinator.service import Coordinator
-from support.aio import aio
 from support.coordinator_scene import scene_of
 from support.rest_stand_in import TOKENS, Front, RawRequest, StandInCoordinator
 
@@ -94,7 +93,6 @@ def ids(page: dict[str, Any]) -> list[int]:
     return [item["id"] for item in page["items"]]
 
 
-@aio
 async def test_events_are_listed_oldest_first_the_newest_or_those_after_one() -> None:
     async with scene() as (reporter, app), app.open_client(TOKENS.read) as client:
         for run in [ONE, TWO] * 3:
@@ -108,7 +106,6 @@ async def test_events_are_listed_oldest_first_the_newest_or_those_after_one() ->
     ]
 
 
-@aio
 async def test_events_are_filtered_by_run_kind_and_party() -> None:
     async with scene() as (reporter, app), app.open_client(TOKENS.read) as client:
         for run in (ONE, TWO, ONE):
@@ -125,7 +122,6 @@ async def test_events_are_filtered_by_run_kind_and_party() -> None:
             assert (await client.get(f"{LIST}?{query}")).status_code == status
 
 
-@aio
 async def test_events_that_are_gone_are_said_to_be() -> None:
     async with scene(kept=100) as (reporter, app), app.open_client(TOKENS.read) as client:
         reporter.report(ONE, 200)
@@ -146,7 +142,6 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "WAKE_S", 0.001)
 
 
-@aio
 async def test_without_an_id_it_begins_now_and_says_where_that_is() -> None:
     async with scene() as (reporter, app):
         reporter.report(ONE, 3)
@@ -169,7 +164,6 @@ async def test_without_an_id_it_begins_now_and_says_where_that_is() -> None:
 
 
 @pytest.mark.parametrize("at", [0, 4, 10])
-@aio
 async def test_whoever_is_cut_off_and_resumes_misses_nothing_and_gets_nothing_twice(at: int) -> None:
     async with scene() as (reporter, app):
         first = Reader(app, last_id="0")
@@ -187,7 +181,6 @@ async def test_whoever_is_cut_off_and_resumes_misses_nothing_and_gets_nothing_tw
         assert "reset" not in second.text
 
 
-@aio
 async def test_after_a_restart_of_the_coordinator_it_goes_on_where_it_was(tmp_path: Path) -> None:
     async with scene_of(tmp_path) as scene:
         async with scene.start() as coordinator:
@@ -206,7 +199,6 @@ async def test_after_a_restart_of_the_coordinator_it_goes_on_where_it_was(tmp_pa
 
 
 @pytest.mark.parametrize("last_id", [100, 5_000, 99_999_900])
-@aio
 async def test_an_id_that_is_too_old_or_not_ours_is_answered_with_a_reset_and_all_there_is(last_id: int) -> None:
     async with scene(kept=100) as (reporter, app):
         reporter.report(ONE, 200)
@@ -221,7 +213,6 @@ async def test_an_id_that_is_too_old_or_not_ours_is_answered_with_a_reset_and_al
         assert reader.text.count("reset") == 1
 
 
-@aio
 async def test_only_what_happens_in_a_run_if_one_is_asked_for() -> None:
     async with scene() as (reporter, app):
         reader, everything = Reader(app, last_id="0", query=f"run={TWO}"), Reader(app, last_id="")
@@ -235,7 +226,6 @@ async def test_only_what_happens_in_a_run_if_one_is_asked_for() -> None:
         assert everything.ids == reporter.ids()
 
 
-@aio
 async def test_an_id_that_is_none_is_refused() -> None:
     async with scene() as (_, app), app.open_client(TOKENS.read) as client:
         for last_id in ("-1", "1.5", "x", "9" * 19, "1 2"):
@@ -243,7 +233,6 @@ async def test_an_id_that_is_none_is_refused() -> None:
             assert (answer.status_code, "Last-Event-ID" in answer.json()["detail"]) == (422, True)
 
 
-@aio
 async def test_a_slow_reader_holds_nobody_up_and_finds_everything_later() -> None:
     async with scene() as (reporter, app):
         slow, quick = Reader(app, last_id="0", slow=True), Reader(app, last_id="0")
@@ -257,7 +246,6 @@ async def test_a_slow_reader_holds_nobody_up_and_finds_everything_later() -> Non
         assert max(chunk.count(b"\n\n") for chunk in slow.chunks) == events.MOST_AT_ONCE
 
 
-@aio
 async def test_a_reader_slower_than_what_is_held_is_told_that_it_missed_something() -> None:
     async with scene(kept=100) as (reporter, app):
         slow = Reader(app, last_id="0", slow=True)
@@ -273,7 +261,6 @@ async def test_a_reader_slower_than_what_is_held_is_told_that_it_missed_somethin
         assert quick.ids == [100 * number for number in range(1, 241)]
 
 
-@aio
 async def test_what_happens_in_a_moment_is_one_write_for_all_and_made_once() -> None:
     async with scene() as (reporter, app):
         readers = [Reader(app, last_id="0") for _ in range(120)]
@@ -287,7 +274,6 @@ async def test_what_happens_in_a_moment_is_one_write_for_all_and_made_once() -> 
         assert all(reader.chunks[1] is readers[0].chunks[1] for reader in readers)
 
 
-@aio
 async def test_a_silent_stream_says_from_time_to_time_that_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "KEEP_ALIVE_S", 0.3)
     async with scene() as (reporter, app):
@@ -306,7 +292,6 @@ async def test_a_silent_stream_says_from_time_to_time_that_it_is_there(monkeypat
         assert reader.events == []
 
 
-@aio
 async def test_who_hangs_up_is_forgotten_and_the_others_are_told_when_there_will_be_no_more_news() -> None:
     async with scene() as (reporter, app):
         reader, other = Reader(app), Reader(app)
@@ -326,7 +311,6 @@ async def test_who_hangs_up_is_forgotten_and_the_others_are_told_when_there_will
         assert len(app.routes.state.streams) == 0
 
 
-@aio
 async def test_over_a_real_connection_it_flows_and_ends_with_the_server() -> None:
     reporter = StandInCoordinator()
     listener = listen("127.0.0.1", 0, advice="")

@@ -24,7 +24,6 @@ from hubbub_coordinator.service import Coordinator
 from hubbub_local.federation import start_federation
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from support import coordinator_scene
-from support.aio import aio
 from support.builders import make_manifest
 from support.coordinator_play import make_round
 from support.coordinator_scene import client_of, running_scene
@@ -53,7 +52,6 @@ async def submit(client: httpx.AsyncClient, manifest: Manifest = SUBMITTED, key:
     return await client.post(RUNS, content=manifest.model_dump_json(), headers=headers)
 
 
-@aio
 async def test_a_manifest_begins_a_run_once(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene, client_of(scene.coordinator) as client:
         begun, again = await submit(client), await submit(client)
@@ -66,7 +64,6 @@ async def test_a_manifest_begins_a_run_once(tmp_path: Path) -> None:
         assert (await get(client, RUNS))["total"] == 1
 
 
-@aio
 async def test_a_manifest_that_is_sent_again_under_its_key_is_the_same_run(tmp_path: Path) -> None:
     """A key belongs to one manifest, and a manifest to one run."""
     async with running_scene(tmp_path) as scene, client_of(scene.coordinator) as client:
@@ -103,7 +100,6 @@ INVALID: list[tuple[dict[str, object], str]] = [
 ]
 
 
-@aio
 async def test_an_invalid_manifest_is_refused_by_field_and_what_is_none_at_all(tmp_path: Path) -> None:
     document = json.loads(SUBMITTED.model_dump_json())
     bodies = [(json.dumps({**document, **change}).encode(), field) for change, field in INVALID]
@@ -117,7 +113,6 @@ async def test_an_invalid_manifest_is_refused_by_field_and_what_is_none_at_all(t
         assert await get(client, RUNS) == {"items": [], "next": None, "total": 0}
 
 
-@aio
 async def test_an_unknown_run_is_not_found(tmp_path: Path) -> None:
     run = SUBMITTED.run_id
     asked = ("", "/rounds", "/rounds/1", "/cost", "/export", "/export?format=csv")
@@ -130,7 +125,6 @@ async def test_an_unknown_run_is_not_found(tmp_path: Path) -> None:
         assert (await client.get(f"{RUNS}/nonsense")).status_code == 422
 
 
-@aio
 async def test_a_run_can_be_paused_resumed_and_cancelled_once(tmp_path: Path) -> None:
     path = f"{RUNS}/{SUBMITTED.run_id}"
     async with running_scene(tmp_path) as scene, client_of(scene.coordinator) as client:
@@ -194,7 +188,6 @@ async def federation_scene(folder: Path) -> AsyncIterator[Scene]:
             scene.silence.lift_all()
 
 
-@aio
 async def test_a_run_can_be_followed_while_it_goes_on_and_looked_at_when_it_is_over(tmp_path: Path) -> None:
     async with federation_scene(tmp_path) as scene:
         await submit(scene.client, MANIFEST)
@@ -324,7 +317,6 @@ def numbers(page: Json) -> list[int]:
 # Runs ------------------------------------------------------------------------------------------------------
 
 
-@aio
 async def test_runs_come_newest_first_page_by_page(tmp_path: Path) -> None:
     async with client_with(tmp_path, *[runs.State.COMPLETED] * 7) as (client, _):
         first = await get(client, RUNS, limit=3)
@@ -339,7 +331,6 @@ async def test_runs_come_newest_first_page_by_page(tmp_path: Path) -> None:
     assert (third["next"], whole["next"], numbers(whole)) == (None, None, [6, 5, 4, 3, 2, 1, 0])
 
 
-@aio
 async def test_only_runs_in_the_states_that_are_asked_for_are_listed_and_counted(tmp_path: Path) -> None:
     states = [runs.State.RUNNING, runs.State.FAILED, runs.State.PAUSED] * 3
     async with client_with(tmp_path, *states) as (client, _):
@@ -355,7 +346,6 @@ async def test_only_runs_in_the_states_that_are_asked_for_are_listed_and_counted
     assert answer.status_code == 422
 
 
-@aio
 async def test_of_ten_thousand_runs_only_a_page_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,7 +359,6 @@ async def test_of_ten_thousand_runs_only_a_page_is_looked_at(
     assert look.await_args_list == [call(item["run"]) for item in page["items"]]
 
 
-@aio
 async def test_what_is_left_is_estimated_from_the_rounds_that_have_ended(tmp_path: Path) -> None:
     states = (runs.State.RUNNING, runs.State.PAUSED, runs.State.FAILED)
     async with client_with(tmp_path, *states) as (client, _):
@@ -387,7 +376,6 @@ def add_rounds(coordinator: Coordinator, run: RunId, count: int) -> None:
         coordinator.runner.machines[Key("round", run, number)] = void
 
 
-@aio
 async def test_rounds_come_oldest_first_page_by_page_and_none_that_is_about_to_begin(tmp_path: Path) -> None:
     run = RunId("0" * 64)
     path = f"{RUNS}/{run}/rounds"

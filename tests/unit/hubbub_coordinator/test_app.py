@@ -8,7 +8,6 @@ import pytest
 
 from hubbub.runtime.web_server import Limits, answering, listen
 from hubbub_coordinator.api import app
-from support.aio import aio
 from support.coordinator_scene import TOKENS, running_scene
 
 LIMITS = Limits(connections=10, request_s=0.05)
@@ -23,7 +22,6 @@ async def ask(port: int, request: str) -> str:
         writer.close()
 
 
-@aio
 async def test_a_slow_body_is_given_up_and_is_no_error_of_ours(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -46,7 +44,6 @@ async def test_a_slow_body_is_given_up_and_is_no_error_of_ours(
     ]
 
 
-@aio
 async def test_what_is_refused_is_in_the_coordinators_metrics(tmp_path: Path) -> None:
     listener = listen("127.0.0.1", 0, advice="another test has it")
     port = listener.getsockname()[1]

@@ -23,7 +23,6 @@ from hubbub_coordinator.events import DeadlinePassed
 from hubbub_coordinator.phases.round import CoordinatorRound, State
 from hubbub_coordinator.service import SNAPSHOT_AFTER, Coordinator, RunOver
 from hubbub_local.federation import make_parties
-from support.aio import aio
 from support.builders import make_manifest
 from support.coordinator_play import REGRESSED, RoundPlay
 from support.coordinator_scene import StillClock, client_of
@@ -126,7 +125,6 @@ async def ask_all(coordinator: Coordinator) -> list[str]:
 
 
 @pytest.mark.parametrize("cancelled", [False, True], ids=["going on", "cancelled in the middle of a round"])
-@aio
 async def test_every_answer_is_the_same_to_the_byte_after_a_restart(
     tmp_path: Path,
     cancelled: bool,  # noqa: FBT001  (A parameter of the test.)
@@ -146,7 +144,6 @@ async def test_every_answer_is_the_same_to_the_byte_after_a_restart(
     assert {key.round for key in disk.over if key.kind == "round"} == set(range(1, 9 if cancelled else 8))
 
 
-@aio
 async def test_nothing_that_is_answered_changes_when_it_is_archived(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,7 +163,6 @@ async def test_nothing_that_is_answered_changes_when_it_is_archived(
         assert coordinator._over == {}
 
 
-@aio
 async def test_what_a_restart_replays_and_what_is_in_memory_is_bounded_whatever_the_number_of_rounds(
     tmp_path: Path,
 ) -> None:
@@ -180,7 +176,6 @@ async def test_what_a_restart_replays_and_what_is_in_memory_is_bounded_whatever_
         assert len(disk.entries) <= SNAPSHOT_AFTER + 2 * round_events
 
 
-@aio
 async def test_a_run_that_has_ended_leaves_no_entries_and_is_found(tmp_path: Path) -> None:
     disk = Disk()
     async with coordinator_on(disk, tmp_path) as coordinator:
@@ -199,7 +194,6 @@ async def test_a_run_that_has_ended_leaves_no_entries_and_is_found(tmp_path: Pat
 
 
 @pytest.mark.parametrize("instant", range(6))
-@aio
 async def test_a_coordinator_that_dies_before_or_after_archiving_goes_on(tmp_path: Path, instant: int) -> None:
     """Round by round: nothing is lost, nothing counts twice, and the news has the ids that it would have had."""
     lived = await show_life(tmp_path / "lived", None)
@@ -221,7 +215,6 @@ async def show_life(folder: Path, instant: int | None) -> list[str]:
         return await ask_all(coordinator)
 
 
-@aio
 async def test_totals_are_of_all_rounds_on_every_page(tmp_path: Path) -> None:
     async with coordinator_on(Disk(), tmp_path) as coordinator:
         await feed_rounds(coordinator, FED, PARTIES, 5)

@@ -20,7 +20,6 @@ from hubbub_coordinator.api.problems import Busy
 from hubbub_coordinator.api.views import RunCost, view_costs
 from hubbub_coordinator.archive import SomeRound
 from hubbub_coordinator.service import ANY_RUN, Coordinator
-from support.aio import aio
 from support.coordinator_scene import MANIFEST, TOKENS, client_of, scene_of
 from support.rest_stand_in import StandInCoordinator
 
@@ -51,7 +50,6 @@ class Cached:
         return bytes(answer.body).decode().strip()
 
 
-@aio
 async def test_a_body_is_valid_until_its_run_takes_a_step_and_for_a_second(subtests: pytest.Subtests) -> None:
     for what, steps, seconds, reported, valid in [
         ("a step of another", [TWO], 0.0, 0, True),
@@ -74,13 +72,11 @@ async def test_a_body_is_valid_until_its_run_takes_a_step_and_for_a_second(subte
             assert later == (["1", "1"] if valid else ["2", "2"])
 
 
-@aio
 async def test_a_long_body_is_not_cached_nor_one_that_a_step_overtook() -> None:
     for cached in (Cached(meanwhile=[ONE]), Cached(filling=LARGEST_CACHED + 1)):
         assert [await cached.ask(), await cached.ask()] == ["1", "2"]
 
 
-@aio
 async def test_each_query_has_its_body_and_the_one_that_was_not_asked_for_longest_is_dropped() -> None:
     cached = Cached()
     for number in range(MOST_CACHED):
@@ -104,7 +100,6 @@ PATHS = {
 }
 
 
-@aio
 async def test_who_has_the_current_view_is_not_sent_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
@@ -162,7 +157,6 @@ class Held:
         await self._begun.wait()
 
 
-@aio
 async def test_while_one_is_built_in_a_thread_others_are_sent_away_and_all_else_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +190,6 @@ async def test_while_one_is_built_in_a_thread_others_are_sent_away_and_all_else_
     assert 'hubbub_requests_refused_total{reason="busy"} 5.0' in metrics.text
 
 
-@aio
 async def test_who_waits_gets_its_turn_also_after_a_view_that_fails() -> None:
     turns, gate, order = Heavy(), threading.Event(), list[int]()
 
@@ -213,7 +206,6 @@ async def test_who_waits_gets_its_turn_also_after_a_view_that_fails() -> None:
     assert order == [1, 0, 2]
 
 
-@aio
 async def test_who_goes_away_leaves_the_turn_to_what_is_still_built(monkeypatch: pytest.MonkeyPatch) -> None:
     turns, gate, begun = Heavy(), threading.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -38,7 +38,6 @@ from hubbub_coordinator.events import (
 )
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.reasons import MEANINGS
-from support.aio import aio
 from support.builders import SET_ID, TRANSCRIPT, make_manifest, make_run_key
 from support.coordinator_play import CLASSIFIED, Play, RoundPlay
 from support.coordinator_scene import CLIENT, MANIFEST, REPORT, Scene, running_scene, scene_of
@@ -400,7 +399,6 @@ async def stop_in_the_round(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("play", [play_to_the_end, stop_in_the_round])
-@aio
 async def test_after_a_restart_the_same_has_happened_under_the_same_ids(
     tmp_path: Path, play: Callable[[Scene], Any]
 ) -> None:
@@ -416,7 +414,6 @@ async def test_after_a_restart_the_same_has_happened_under_the_same_ids(
     assert [item.id for item in before] == sorted({item.id for item in before})
 
 
-@aio
 async def test_news_names_who_did_what_and_holds_no_key_digest_or_number_of_what_was_summed(
     tmp_path: Path,
 ) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from hubbub.messages.rounds import ScoreClaim
 from hubbub_coordinator.api.export import TableName, write_table
 from hubbub_coordinator.phases import round as rounds
-from support.aio import aio
 from support.builders import make_manifest
 from support.coordinator_play import REGRESSED, make_round
 from support.coordinator_scene import MANIFEST, client_of, running_scene
@@ -22,7 +21,6 @@ def read_table(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
-@aio
 async def test_the_document_and_the_tables_are_all_that_the_interface_shows_of_a_run(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene, client_of(scene.coordinator) as client:
         await scene.open_round()

@@ -9,7 +9,6 @@ import pytest
 
 from hubbub_coordinator.api import pages
 from hubbub_coordinator.api.problems import SECURITY_HEADERS
-from support.aio import aio
 from support.rest_stand_in import Front
 
 APP = Front()
@@ -18,7 +17,6 @@ LIBRARIES = ["plotly.min.js", "swagger-ui-bundle.js", "swagger-ui.css"]
 
 
 @pytest.mark.parametrize("path", PAGES)
-@aio
 async def test_a_page_is_html_whose_scripts_and_styles_come_from_here_alone(path: str) -> None:
     async with APP.open_client() as client:
         answer = await client.get(path)
@@ -38,7 +36,6 @@ async def test_a_page_is_html_whose_scripts_and_styles_come_from_here_alone(path
     assert not re.search(r"<script(?![^>]*\ssrc=)|<style|\son\w+=|\sstyle=", answer.text), "nothing inline"
 
 
-@aio
 async def test_a_library_comes_packed_out_of_an_installed_package() -> None:
     for name in LIBRARIES:
         async with APP.open_client() as client:
@@ -54,7 +51,6 @@ async def test_a_library_comes_packed_out_of_an_installed_package() -> None:
         assert packed.headers["etag"] != answer.headers["etag"]
 
 
-@aio
 async def test_what_a_browser_has_already_is_not_sent_again() -> None:
     async with APP.open_client() as client:
         first = await client.get("/assets/docs.js")
@@ -78,7 +74,6 @@ def test_a_file_is_packed_once_and_read_again_when_it_has_changed(tmp_path: Path
     assert pages.read_content(file, 2).plain == b"new"
 
 
-@aio
 async def test_a_head_tells_the_same_without_the_body() -> None:
     async with APP.open_client() as client:
         for path in (*PAGES, "/assets/docs.js", "/favicon.ico", "/healthz"):
@@ -87,7 +82,6 @@ async def test_a_head_tells_the_same_without_the_body() -> None:
 
 
 @pytest.mark.parametrize("missing", ["plotly", "fastapi_offline"])
-@aio
 async def test_without_the_extra_pages_say_how_to_get_it(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     monkeypatch.setattr(pages, "find_spec", lambda name: None if name == missing else find_spec(name))
     async with Front().open_client() as client:

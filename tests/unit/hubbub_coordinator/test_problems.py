@@ -17,7 +17,6 @@ from hubbub.errors import (
 from hubbub.runtime.runner import MachineOver, RunnerStopped
 from hubbub_coordinator.api.problems import SECURITY_HEADERS
 from hubbub_coordinator.service import RunExists, RunOver, UnknownRun
-from support.aio import aio
 from support.rest_stand_in import MANIFEST, TOKENS, Front, StandInCoordinator
 
 RUNS = "/api/v1/runs"
@@ -31,7 +30,6 @@ STATUSES: dict[type[Exception], int] = {
 }
 
 
-@aio
 async def test_an_error_is_answered_with_the_status_of_its_kind(subtests: pytest.Subtests) -> None:
     for kind, status in STATUSES.items():
         with subtests.test(kind.__name__):
@@ -87,7 +85,6 @@ ANSWERS = [
 ]
 
 
-@aio
 async def test_every_answer_has_the_security_headers_and_every_problem_its_details(
     subtests: pytest.Subtests,
 ) -> None:
@@ -121,7 +118,6 @@ def test_the_security_headers_allow_nothing() -> None:
     assert all(part.endswith("=()") for part in SECURITY_HEADERS["Permissions-Policy"].split(", "))
 
 
-@aio
 async def test_a_page_may_have_a_policy_of_its_own() -> None:
     answer = await ask("GET", "/page", TOKENS.read)
 

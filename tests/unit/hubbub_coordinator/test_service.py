@@ -15,7 +15,6 @@ from hubbub.rest import RoundView
 from hubbub_coordinator.api.views import view_round
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.reasons import tell_refusal
-from support.aio import aio
 from support.builders import TRANSCRIPT, make_cohort, make_manifest, make_run_key
 from support.coordinator_scene import (
     AGGREGATOR,
@@ -30,7 +29,6 @@ from support.coordinator_scene import (
 )
 
 
-@aio
 async def test_a_run_from_the_proposal_to_the_last_word(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene:
         await scene.open_round()
@@ -46,7 +44,6 @@ async def test_a_run_from_the_proposal_to_the_last_word(tmp_path: Path) -> None:
         ]
 
 
-@aio
 async def test_everybody_is_sent_all_keys_and_no_round_opens_before_all_are_ready(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene:
         await scene.coordinator.submit(MANIFEST)
@@ -81,7 +78,6 @@ DISAGREEING = [
 ]
 
 
-@aio
 async def test_a_manifest_that_disagrees_with_the_roster_cannot_be_submitted(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene:
         for manifest, why in DISAGREEING:
@@ -92,7 +88,6 @@ async def test_a_manifest_that_disagrees_with_the_roster_cannot_be_submitted(tmp
         await scene.finish()
 
 
-@aio
 async def test_a_run_key_that_its_party_did_not_sign_is_put_aside(tmp_path: Path) -> None:
     own, of_another = make_run_key(MANIFEST, CLIENT), make_run_key(MANIFEST, AGGREGATOR)
     async with running_scene(tmp_path) as scene:
@@ -109,7 +104,6 @@ async def test_a_run_key_that_its_party_did_not_sign_is_put_aside(tmp_path: Path
         assert own in body.keys
 
 
-@aio
 async def test_a_refusal_ends_the_run_with_the_reason(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene:
         await scene.coordinator.submit(MANIFEST)
@@ -137,7 +131,6 @@ MISDEEDS: list[tuple[PartyId, Message, dict[str, Any], str]] = [
 ]
 
 
-@aio
 async def test_bad_messages_are_put_aside_and_the_run_completes(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene:
         await scene.open_round()
@@ -154,7 +147,6 @@ async def test_bad_messages_are_put_aside_and_the_run_completes(tmp_path: Path) 
         assert scene.state() is runs.State.COMPLETED
 
 
-@aio
 async def test_a_message_of_an_unknown_run_is_put_aside(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene:
         await scene.say(CLIENT, RunReady())
@@ -164,7 +156,6 @@ async def test_a_message_of_an_unknown_run_is_put_aside(tmp_path: Path) -> None:
         assert scene.dead() == ["unknown-run"]
 
 
-@aio
 async def test_what_comes_after_the_end_changes_nothing(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene:
         await scene.open_round()

@@ -18,7 +18,7 @@ from hubbub_coordinator.events import Began, PartyJoined, ReceiptArrived
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.service import Coordinator, KeyReused, RunExists, UnknownRun
-from support.aio import aio
+from support.aio import bounded
 from support.builders import make_run_key
 from support.coordinator_scene import (
     AGGREGATOR,
@@ -84,19 +84,16 @@ async def stop_in_the_round(scene: Scene, delivered: tuple[PartyId, ...], later_
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Shown, list[str]]:
     """The traces of a run that nothing happens to, and every instant of it."""
-    found: list[tuple[Shown, list[str]]] = []
 
-    @aio
-    async def play() -> None:
+    async def play() -> tuple[Shown, list[str]]:
         async with scene_of(tmp_path_factory.mktemp("undisturbed")) as scene:
             fate = Fate()
             async with scene.start(fate):
                 await play_run(scene)
             async with scene.start() as coordinator:
-                found.append((show(coordinator), fate.instants))
+                return show(coordinator), fate.instants
 
-    play()
-    return found[0]
+    return asyncio.run(bounded(play()))
 
 
 # The beginning, five answers, five times ready, the round set up and begun at once, six receipts, two releases,
@@ -111,7 +108,6 @@ def test_these_tests_know_every_instant_of_a_run(undisturbed: tuple[Shown, list[
 
 
 @pytest.mark.parametrize("instant", range(INSTANTS - 1))
-@aio
 async def test_dead_at_any_instant_it_tells_the_same_in_the_end(
     tmp_path: Path, instant: int, undisturbed: tuple[Shown, list[str]]
 ) -> None:
@@ -129,7 +125,6 @@ async def test_dead_at_any_instant_it_tells_the_same_in_the_end(
 # Some of these instants, by what is seen of them ----------------------------------------------------------
 
 
-@aio
 async def test_all_runs_and_an_open_round_are_as_they_were(tmp_path: Path) -> None:
     async with scene_of(tmp_path) as scene:
         async with scene.start() as coordinator:
@@ -148,7 +143,6 @@ async def test_all_runs_and_an_open_round_are_as_they_were(tmp_path: Path) -> No
             assert show(coordinator) == before
 
 
-@aio
 async def test_who_has_not_answered_is_asked_again_after_a_restart(tmp_path: Path) -> None:
     answered, *others = [*MANIFEST.aggregators, *MANIFEST.clients]
     async with scene_of(tmp_path) as scene:
@@ -174,7 +168,6 @@ def proposals(scene: Scene, name: PartyId) -> int:
 
 
 @pytest.mark.parametrize("away_s", [0.0, 86_400.0, -86_400.0], ids=["short", "a day, or set forward", "set back"])
-@aio
 async def test_a_deadline_has_after_a_restart_what_was_left_when_something_last_happened(
     tmp_path: Path, away_s: float
 ) -> None:
@@ -192,7 +185,6 @@ async def test_a_deadline_has_after_a_restart_what_was_left_when_something_last_
                 assert scene.coordinator.find_rounds(MANIFEST.run_id)[0][0] is rounds.State.COLLECTING
 
 
-@aio
 async def test_a_deadline_passes_after_a_restart_when_its_time_is_over(tmp_path: Path) -> None:
     async with scene_of(tmp_path) as scene:
         async with scene.start():
@@ -203,7 +195,6 @@ async def test_a_deadline_passes_after_a_restart_when_its_time_is_over(tmp_path:
 
 
 @pytest.mark.parametrize("instant", range(4))
-@aio
 async def test_the_members_of_an_order_stay_though_more_receipts_have_come(tmp_path: Path, instant: int) -> None:
     """Dead before or after one or both of two aggregators heard of it."""
     async with scene_of(tmp_path) as scene:
@@ -223,7 +214,6 @@ async def test_the_members_of_an_order_stay_though_more_receipts_have_come(tmp_p
 
 
 @pytest.mark.parametrize("instant", ["after keeping CancelRequested", "before sending run-ended"])
-@aio
 async def test_a_run_that_was_cancelled_stays_so_and_everybody_hears_of_it(tmp_path: Path, instant: str) -> None:
     async with scene_of(tmp_path) as scene:
         fate = Fate(at=0, counts=lambda each: each == instant)
@@ -239,7 +229,6 @@ async def test_a_run_that_was_cancelled_stays_so_and_everybody_hears_of_it(tmp_p
                 assert ended.outcome == "cancelled"
 
 
-@aio
 async def test_a_client_with_another_model_ends_the_run_and_everybody_hears_who(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene:
         await scene.open_round()
@@ -262,7 +251,6 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hubbub.runtime.effects.PAUSE_S", 0.01)
 
 
-@aio
 async def test_a_run_is_submitted_once_it_is_kept_though_the_broker_is_away(tmp_path: Path) -> None:
     """And it is proposed when the broker is back, after a restart too."""
     async with scene_of(tmp_path) as scene:
@@ -293,7 +281,6 @@ def fail_at_first(coordinator: Coordinator, times: int) -> Callable[[], bool]:
     return lambda: left == [0]
 
 
-@aio
 async def test_a_key_is_known_after_a_restart(tmp_path: Path) -> None:
     async with scene_of(tmp_path) as scene:
         async with scene.start() as coordinator:
@@ -308,7 +295,6 @@ async def test_a_key_is_known_after_a_restart(tmp_path: Path) -> None:
             assert coordinator.list_runs() == [MANIFEST.run_id]
 
 
-@aio
 async def test_a_run_that_could_not_be_kept_has_not_begun_and_can_be_begun_under_its_key(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene:
         is_over = fail_at_first(scene.coordinator, 1)
@@ -328,7 +314,6 @@ async def test_a_run_that_could_not_be_kept_has_not_begun_and_can_be_begun_under
         await scene.join()
 
 
-@aio
 async def test_a_disk_that_is_full_for_a_while_costs_time_and_nothing_else(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene:
         await scene.coordinator.submit(MANIFEST)
@@ -350,7 +335,6 @@ async def test_a_disk_that_is_full_for_a_while_costs_time_and_nothing_else(tmp_p
 # What was lost --------------------------------------------------------------------------------------------
 
 
-@aio
 async def test_a_coordinator_without_its_store_starts_only_if_its_operator_gives_the_runs_up(
     tmp_path: Path,
 ) -> None:
@@ -377,7 +361,6 @@ async def test_a_coordinator_without_its_store_starts_only_if_its_operator_gives
             assert coordinator.list_runs() == [ANOTHER.run_id], "once is enough"
 
 
-@aio
 async def test_a_coordinator_takes_messages_from_its_first_run_on(tmp_path: Path) -> None:
     """And leaves those that come before to another one, which knows their run."""
     async with scene_of(tmp_path / "ours") as scene:

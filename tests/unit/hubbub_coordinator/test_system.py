@@ -11,13 +11,11 @@ from hubbub.strategies.registry import STRATEGIES
 from hubbub_coordinator.event_feed import FeedEventKind
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
-from support.aio import aio
 from support.coordinator_scene import MANIFEST, TOKENS, client_of, running_scene
 from support.parties import roster_of
 from support.rest_stand_in import Front
 
 
-@aio
 async def test_ready_means_that_it_can_work_and_alive_that_it_is_there(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene, client_of(scene.coordinator) as client:
         ready = await client.get("/readyz")
@@ -34,7 +32,6 @@ async def test_ready_means_that_it_can_work_and_alive_that_it_is_there(tmp_path:
     assert alive.json() == {"status": "ok", "version": __version__}
 
 
-@aio
 async def test_it_says_who_it_is_whom_it_knows_what_a_token_may_and_how_it_works(tmp_path: Path) -> None:
     """Its machines are those of the tables, and its metrics in the format that is accepted."""
     async with running_scene(tmp_path) as scene, client_of(scene.coordinator) as client:

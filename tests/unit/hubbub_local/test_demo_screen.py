@@ -20,7 +20,6 @@ from hubbub_local.demo_screen import Board, Durations, Stopwatch, show
 from hubbub_local.report import draw_report, write_report
 from hubbub_trainer.events import Evaluated, Trained
 from hubbub_trainer.phases.round import State
-from support.aio import aio
 from support.builders import make_manifest, make_receipt
 from support.coordinator_play import REGRESSED, make_round
 from support.parties import sign_receipts
@@ -28,7 +27,6 @@ from support.parties import sign_receipts
 MANIFEST = make_manifest(clients=3, local_steps=10)
 
 
-@aio
 async def test_a_pipe_gets_announcements_and_news_once_each_and_no_control_characters() -> None:
     stream = io.StringIO()
     board = Board(MANIFEST, ["using digits"])
@@ -39,7 +37,6 @@ async def test_a_pipe_gets_announcements_and_news_once_each_and_no_control_chara
     assert text.splitlines() == ["using digits", "client-1 joined (1 of 5)"]
 
 
-@aio
 async def test_a_terminal_shows_progress_and_who_has_delivered() -> None:
     console, stream = make_terminal()
     board = Board(MANIFEST, [])
@@ -77,7 +74,6 @@ SERVERS = REGRESSION.aggregators
 TIMES = {number: Durations(training_s=1.0, evaluation_s=0.5, protocol_s=1.5) for number in (1, 2)}
 
 
-@aio
 async def test_a_regression_is_shown_with_its_own_metric_and_never_as_a_percentage() -> None:
     console, stream = make_terminal()
     board = Board(REGRESSION, [], accounts=[finished(1, r2=0.123456, mse=4.0), finished(2)])

@@ -21,7 +21,6 @@ from hubbub_trainer.learning.task import Task
 from hubbub_trainer.learning.torch_learner import OwnTask
 from hubbub_trainer.learning.torch_task import Batch, Data, Site, TorchTask
 from hubbub_trainer.planning import draw_up_manifest
-from support.aio import aio
 
 
 class Stripes(TorchTask):
@@ -73,7 +72,6 @@ def draw_up(task: Task, parties: Parties, *, rounds: int) -> Manifest:
     return draw_up_manifest(task, options, roster=parties.roster)
 
 
-@aio
 async def test_clients_with_frozen_layers_and_buffers_end_with_the_same_model(tmp_path: Path) -> None:
     task, parties, accounts = OwnTask(Stripes(), data=""), make_parties(clients=3, servers=2), []
     manifest = draw_up(task, parties, rounds=6)
@@ -94,7 +92,6 @@ async def test_clients_with_frozen_layers_and_buffers_end_with_the_same_model(tm
 
 
 @pytest.mark.parametrize("broken", [Blemished(), Strange()], ids=["not-finite", "exception"])
-@aio
 async def test_a_task_with_a_bug_fails_no_run_and_its_owner_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, broken: TorchTask
 ) -> None:

@@ -17,7 +17,6 @@ from hubbub.errors import ConfigurationError, ProtocolError
 from hubbub_local.demo import LINGERING, run_demo
 from hubbub_local.options import DemoOptions
 from hubbub_trainer.policy import Policy
-from support.aio import aio
 from support.patience import HANG_S
 from support.processes import wait_until
 
@@ -66,7 +65,6 @@ def test_the_page_outlives_the_run_takes_another_and_ends_with_ctrl_c() -> None:
     assert [line for line in lines if token in line] == [f"Token      {token}\n"]
 
 
-@aio
 async def test_a_run_that_failed_can_be_looked_at_before_it_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     stern = partial(Policy, approve_tasks=("another",), min_clients=2)
     monkeypatch.setattr(Policy, "for_demo", lambda digest: stern(roster_sha256=digest))
@@ -88,7 +86,6 @@ async def test_a_run_that_failed_can_be_looked_at_before_it_is_reported(monkeypa
     assert signal.getsignal(signal.SIGINT) is not signal.SIG_DFL
 
 
-@aio
 async def test_a_port_that_is_taken_is_named_before_anything_is_begun() -> None:
     shown = io.StringIO()
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -101,7 +98,6 @@ async def test_a_port_that_is_taken_is_named_before_anything_is_begun() -> None:
     assert "Dashboard" not in shown.getvalue()
 
 
-@aio
 async def test_without_the_flag_nothing_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("nobody asked for a dashboard")
@@ -114,7 +110,6 @@ async def test_without_the_flag_nothing_listens(monkeypatch: pytest.MonkeyPatch)
     assert "Dashboard" not in shown.getvalue()
 
 
-@aio
 async def test_a_port_without_a_dashboard_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="add --dashboard"):
         await run_demo(DemoOptions(port=8751), Console(file=io.StringIO()))

@@ -32,7 +32,7 @@ from hubbub_trainer.phases import round as rounds
 from hubbub_trainer.run_context import RunContext
 from hubbub_trainer.saved_model import read_kept_model
 from hubbub_trainer.workspace import digest, model_hmac
-from support.aio import aio, until
+from support.aio import until
 from support.builders import TRANSCRIPT, make_claims, make_vectors
 from support.held_task import HeldTask, Silence
 from support.spooled import spooled_in
@@ -64,7 +64,6 @@ def spooled(scene: Scene) -> list[str]:
 # Lost ---------------------------------------------------------------------------------------------------
 
 
-@aio
 async def test_a_round_after_one_that_never_was_is_not_begun_before_a_peers_model_is_here(tmp_path: Path) -> None:
     async with joined(tmp_path, MANIFEST, TASK) as scene:
         await scene.play_good_round(1)
@@ -83,7 +82,6 @@ async def test_a_round_after_one_that_never_was_is_not_begun_before_a_peers_mode
         assert [entry.fields["up_to"] for entry in await scene.read_log() if entry.kind == "caught-up"] == [3]
 
 
-@aio
 async def test_what_is_left_of_a_round_whose_order_was_lost_is_nobodys_fault(tmp_path: Path) -> None:
     async with joined(tmp_path, MANIFEST, TASK) as scene:
         await scene.open_round(3)
@@ -96,7 +94,6 @@ async def test_what_is_left_of_a_round_whose_order_was_lost_is_nobodys_fault(tmp
         assert scene.dead() == [RejectReason.TOO_EARLY.value] * 2, "no more than one round is ahead of its order"
 
 
-@aio
 async def test_what_belonged_to_the_rounds_before_is_gone(tmp_path: Path) -> None:
     """The accumulator, the optimiser's memory, the keys of those rounds and what was spooled."""
     gate = Silence((0, 2))
@@ -132,7 +129,6 @@ async def wait_for_state(scene: Scene, kind: str, expected: dict[int, str]) -> N
     [(2, OTHER_MODEL, RejectReason.DIFFERENT_MODEL), (1, MODEL, RejectReason.BROKEN_SEAL)],
     ids=["another model", "sealed for another place"],
 )
-@aio
 async def test_another_model_is_refused_and_counted_and_the_next_peer_is_asked(
     tmp_path: Path, sealed_for: int, model: Theta, reason: RejectReason
 ) -> None:
@@ -152,7 +148,6 @@ async def test_another_model_is_refused_and_counted_and_the_next_peer_is_asked(
         assert scene.failures == []
 
 
-@aio
 async def test_a_run_that_ends_while_we_ask_leaves_no_model_and_says_so(tmp_path: Path) -> None:
     async with joined(tmp_path, MANIFEST, TASK) as scene:
         await scene.play_good_round(1)
@@ -186,7 +181,6 @@ async def release_by(scene: Scene, transcript: str, members: Sequence[PartyId]) 
 
 
 @pytest.mark.parametrize("members", [MANIFEST.clients, (SECOND, THIRD)], ids=["as a member", "left out"])
-@aio
 async def test_who_was_told_something_else_says_nothing_of_the_round_and_takes_a_peers_model(
     tmp_path: Path, members: tuple[PartyId, ...]
 ) -> None:
@@ -229,7 +223,6 @@ async def release_blindly(scene: Scene, members: tuple[PartyId, ...]) -> None:
             await release.send(index, packed, said)
 
 
-@aio
 async def test_who_was_away_and_comes_back_to_sums_of_something_else_is_no_exception(tmp_path: Path) -> None:
     async with joined(tmp_path, MANIFEST.model_copy(update={"min_clients": 2}), TASK) as scene:
         await release_blindly(scene, (SECOND, THIRD))
@@ -241,7 +234,6 @@ async def test_who_was_away_and_comes_back_to_sums_of_something_else_is_no_excep
         assert (scene.digests(), scene.failures, scene.dead()) == ([], [], [])
 
 
-@aio
 async def test_who_was_told_something_else_in_a_run_that_has_ended_leaves_without_a_model(tmp_path: Path) -> None:
     async with joined(tmp_path, UNION, TASK) as scene:
         await scene.open_round(1)
@@ -255,7 +247,6 @@ async def test_who_was_told_something_else_in_a_run_that_has_ended_leaves_withou
 # Overtaken while it worked ------------------------------------------------------------------------------
 
 
-@aio
 async def test_training_for_a_round_that_was_overtaken_ends_quietly(tmp_path: Path) -> None:
     gate = Silence((0, 1))
     async with joined(tmp_path, MANIFEST, HeldTask(TASK, gate)) as scene:
@@ -270,7 +261,6 @@ async def test_training_for_a_round_that_was_overtaken_ends_quietly(tmp_path: Pa
         assert (scene.failures, scene.dead(), find_states(scene, "round")) == ([], [], {})
 
 
-@aio
 async def test_training_that_waits_for_its_turn_is_not_begun_for_an_overtaken_round(tmp_path: Path) -> None:
     """Other runs of this trainer may have the only slot."""
     slots = asyncio.Semaphore(1)
@@ -285,7 +275,6 @@ async def test_training_that_waits_for_its_turn_is_not_begun_for_an_overtaken_ro
         assert (scene.failures, scene.dead(), count_shares(scene, 1)) == ([], [], 0)
 
 
-@aio
 async def test_sums_beside_a_peers_model_break_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The round wants to conclude when its keys are gone, before it is known that the model is another."""
     taking, concluding, concluded = threading.Event(), threading.Event(), threading.Event()
@@ -346,7 +335,6 @@ class SlowShares(WrappedTransport):
         await super().publish(address, body)
 
 
-@aio
 async def test_nothing_more_is_sent_of_a_round_that_was_overtaken(tmp_path: Path) -> None:
     """Above all no second set: the name of the first went with the round."""
     slow: list[SlowShares] = []
@@ -390,7 +378,6 @@ def check_given(scene: Scene, number: int) -> None:
     assert history, "the rounds of the scene move the model"
 
 
-@aio
 async def test_a_peer_that_asks_is_told_and_given_the_model_of_the_last_round(tmp_path: Path) -> None:
     async with joined(tmp_path, MANIFEST, TASK) as scene:
         third = scene.parties[THIRD]
@@ -413,7 +400,6 @@ async def test_a_peer_that_asks_is_told_and_given_the_model_of_the_last_round(tm
         check_given(scene, 2)
 
 
-@aio
 async def test_who_is_in_no_run_with_us_is_given_nothing(tmp_path: Path) -> None:
     async with joined(tmp_path, MANIFEST, TASK) as scene:
         await scene.play_good_round(1)

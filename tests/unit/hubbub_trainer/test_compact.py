@@ -32,7 +32,6 @@ from hubbub_trainer.phases.round import ClientRound
 from hubbub_trainer.round_jobs import RoundJobs
 from hubbub_trainer.workspace import OpenRound
 from support import compact_round, compact_words
-from support.aio import aio
 from support.builders import TRANSCRIPT, aggregator_names, make_envelope, make_sum_chunk
 from support.held_transport import StallingTransport
 from support.parties import identity_of, roster_of
@@ -222,7 +221,6 @@ def test_a_single_aggregators_sum_is_refused_on_the_compact_wire(sender: PartyId
 joined = partial(scene_of, joined=True)
 
 
-@aio
 async def test_a_bad_sum_is_put_aside_and_the_round_completes(tmp_path: Path) -> None:
     async with joined(tmp_path, MANIFEST, TASK) as scene:
         await scene.open_round(1)
@@ -240,7 +238,6 @@ async def test_a_bad_sum_is_put_aside_and_the_round_completes(tmp_path: Path) ->
         assert scene.count(RejectReason.WRONG_SENDER) == 2
 
 
-@aio
 async def test_a_client_owes_one_aggregator_its_share_and_seeds_to_the_others(tmp_path: Path) -> None:
     async with joined(tmp_path, UNION, TASK, real=2) as scene:
         for number in (1, 2, 3):
@@ -262,7 +259,6 @@ async def test_a_client_owes_one_aggregator_its_share_and_seeds_to_the_others(tm
     assert {len(seed) for seed in seeds} == {32}
 
 
-@aio
 async def test_the_shares_add_up_to_the_masked_input(tmp_path: Path) -> None:
     async with joined(tmp_path, MANIFEST, TASK) as scene:
         await scene.open_round(1)
@@ -315,7 +311,6 @@ def contributed(scene: Scene, phase: str, members: tuple[PartyId, ...]) -> list[
 @pytest.mark.parametrize(
     "members", [(ME, SECOND, THIRD), (ME, SECOND), (ME, THIRD), (SECOND, THIRD)], ids="+".join
 )
-@aio
 async def test_with_dropouts_the_sum_over_the_members_is_decoded_by_everybody(
     tmp_path: Path, absorbed: Absorbed, members: tuple[PartyId, ...]
 ) -> None:
@@ -343,7 +338,6 @@ async def test_with_dropouts_the_sum_over_the_members_is_decoded_by_everybody(
         assert len(set(digests)) == 1
 
 
-@aio
 async def test_a_sum_over_other_members_in_the_next_phase_ends_the_run(tmp_path: Path) -> None:
     async with joined(tmp_path, UNION, TASK) as scene:
         await scene.open_round(1)
@@ -389,7 +383,6 @@ async def restart_between_rounds(scene: Scene) -> None:
         await scene.restart()
 
 
-@aio
 async def test_a_restart_changes_nothing_of_what_is_sent_and_decoded(tmp_path: Path) -> None:
     stories: tuple[Story, ...] = (restart_between_phases, restart_amid_a_sum, restart_between_rounds)
     async with joined(tmp_path / "peace", UNION, TASK) as scene:
@@ -415,7 +408,6 @@ def check_sets(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("sent", [0, 1, 2, 3])
-@aio
 async def test_a_set_that_was_sent_in_part_is_sent_again_with_the_same_seeds_and_bytes_inside(
     tmp_path: Path, sent: int
 ) -> None:

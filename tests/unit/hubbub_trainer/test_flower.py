@@ -27,7 +27,6 @@ from hubbub_trainer.fingerprint import tensor_sizes
 from hubbub_trainer.flower import FlowerTask
 from hubbub_trainer.flower.layout import Kept, Layout
 from hubbub_trainer.learning.task import Theta
-from support.aio import aio
 from support.learners import ignore
 from support.patience import HANG_S
 
@@ -161,7 +160,6 @@ async def federate(task: FlowerTask, folder: Path, options: DemoOptions = OPTION
         return set(federation.model_digests(manifest).values()), accuracies
 
 
-@aio
 async def test_clients_learn_under_secure_aggregation_and_end_with_the_same_model(tmp_path: Path) -> None:
     digests, accuracies = await federate(as_function(), tmp_path)
 
@@ -172,7 +170,6 @@ async def test_clients_learn_under_secure_aggregation_and_end_with_the_same_mode
     assert accuracies[-1] > 0.82
 
 
-@aio
 async def test_the_same_client_gives_the_same_bits_in_every_form(tmp_path: Path) -> None:
     options = replace(OPTIONS, rounds=1)
 
@@ -183,7 +180,6 @@ async def test_the_same_client_gives_the_same_bits_in_every_form(tmp_path: Path)
     assert found == [found[0]] * 4
 
 
-@aio
 async def test_what_a_client_raises_stays_at_home(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Softmax):
         def fit(self, parameters: list[Any], config: Any) -> Any:

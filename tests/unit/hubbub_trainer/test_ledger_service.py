@@ -14,7 +14,6 @@ from hubbub_trainer.learning.task import Task, Theta
 from hubbub_trainer.ledger import Ledger
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.workspace import digest
-from support.aio import aio
 from support.parties import roster_of
 from support.trainer_scene import Scene, scene_of
 from support.trainer_scene import draw_up as draw_up_for
@@ -56,7 +55,6 @@ async def send_shares(scene: Scene) -> None:
         await scene.sealed_shares(aggregator)
 
 
-@aio
 async def test_a_second_run_from_the_model_is_refused_also_after_the_first_has_ended_and_a_restart(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -74,7 +72,6 @@ async def test_a_second_run_from_the_model_is_refused_also_after_the_first_has_e
         await scene.pledge(draw_up(4, seed=8))
 
 
-@aio
 async def test_a_run_that_ends_before_a_share_left_does_not_use_its_model_up(tmp_path: Path) -> None:
     async with scene_of(tmp_path, FIRST, TASK, policy=policy()) as scene:
         await scene.join()
@@ -86,7 +83,6 @@ async def test_a_run_that_ends_before_a_share_left_does_not_use_its_model_up(tmp
         await scene.pledge(draw_up(3))
 
 
-@aio
 async def test_two_runs_that_are_proposed_at_once_do_not_both_slip_through(tmp_path: Path) -> None:
     async with scene_of(tmp_path, FIRST, TASK, policy=policy()) as scene:
         for manifest in (FIRST, SECOND):
@@ -95,7 +91,6 @@ async def test_two_runs_that_are_proposed_at_once_do_not_both_slip_through(tmp_p
         assert {envelope.run for answers in heard for envelope, _ in answers} == {FIRST.run_id, SECOND.run_id}
 
 
-@aio
 async def test_a_run_counts_before_its_first_share_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[bool] = []
     async with scene_of(tmp_path, FIRST, TASK, policy=policy()) as scene:
@@ -116,7 +111,6 @@ async def test_a_run_counts_before_its_first_share_leaves(tmp_path: Path, monkey
     assert all(counted)
 
 
-@aio
 async def test_a_model_that_ignores_the_seed_is_the_same_until_its_owner_allows_more(tmp_path: Path) -> None:
     manifests = [draw_up(number, task=PRETRAINED, seed=number) for number in range(3)]
     async with scene_of(tmp_path, manifests[0], PRETRAINED, policy=policy()) as scene:
@@ -132,7 +126,6 @@ async def test_a_model_that_ignores_the_seed_is_the_same_until_its_owner_allows_
 # Void rounds, across runs -------------------------------------------------------------------------------
 
 
-@aio
 async def test_void_rounds_of_a_model_add_up_over_the_runs_that_began_from_it(tmp_path: Path) -> None:
     first, second, third = (draw_up(number, strategy="sec-union") for number in (1, 2, 3))
     async with scene_of(tmp_path, first, TASK, policy=policy(max_runs_per_model=9)) as scene:

@@ -26,7 +26,7 @@ from hubbub_trainer.policy import Policy
 from hubbub_trainer.round_jobs import recombine_chunks
 from hubbub_trainer.saved_model import read_kept_model
 from hubbub_trainer.workspace import digest
-from support.aio import aio, until
+from support.aio import until
 from support.builders import make_run_key, make_vectors
 from support.parties import roster_of
 from support.sealed_shares import open_share
@@ -49,7 +49,6 @@ def hmac_of_model(key: bytes, theta: Theta, means: Sequence[float]) -> str:
     return hmac.new(key, model + struct.pack(f"<{len(means)}d", *means), "sha256").hexdigest()
 
 
-@aio
 async def test_a_run_with_a_void_round_from_its_first_round_to_its_end(tmp_path: Path) -> None:
     task = WatchedTask()
     async with scene_of(tmp_path, MANIFEST, task) as scene:
@@ -97,7 +96,6 @@ async def test_a_run_with_a_void_round_from_its_first_round_to_its_end(tmp_path:
 # Joining ------------------------------------------------------------------------------------------------
 
 
-@aio
 async def test_a_run_that_is_not_its_own_is_refused_with_the_reason(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -114,7 +112,6 @@ async def test_a_run_that_is_not_its_own_is_refused_with_the_reason(
         await scene.join(MANIFEST)
 
 
-@aio
 async def test_everything_that_the_policy_has_against_a_run_is_in_the_log_and_a_code_leaves(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -141,7 +138,6 @@ async def test_everything_that_the_policy_has_against_a_run_is_in_the_log_and_a_
 # Keys and the group secret ------------------------------------------------------------------------------
 
 
-@aio
 async def test_a_part_that_does_not_open_ends_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with scene_of(tmp_path, MANIFEST, TASK) as scene:
         await scene.pledge()
@@ -152,7 +148,6 @@ async def test_a_part_that_does_not_open_ends_the_run(tmp_path: Path, caplog: py
         assert scene.count(RejectReason.BROKEN_SEAL) == 1
 
 
-@aio
 async def test_a_round_that_fails_while_it_waits_leaves_the_secret_to_the_round_that_is_open(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -172,7 +167,6 @@ async def test_a_round_that_fails_while_it_waits_leaves_the_secret_to_the_round_
         assert applied == hmac_of_model(group.key_for("model"), theta, means)
 
 
-@aio
 async def test_who_has_wasted_too_many_shares_leaves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with joined(tmp_path, UNION, TASK) as scene:
         for number in (1, 2):
@@ -211,7 +205,6 @@ OTHER_RING = tuple(
 )
 
 
-@aio
 async def test_a_bad_message_is_put_aside_and_the_round_completes(tmp_path: Path) -> None:
     async with joined(tmp_path, MANIFEST, TASK) as scene:
         first, second = scene.aggregators
@@ -253,7 +246,6 @@ async def test_a_bad_message_is_put_aside_and_the_round_completes(tmp_path: Path
 # Verdicts -----------------------------------------------------------------------------------------------
 
 
-@aio
 async def test_who_is_left_out_goes_on_with_the_memory_of_its_own_training(tmp_path: Path) -> None:
     task = WatchedTask()
     async with joined(tmp_path, MANIFEST, task) as scene:
@@ -263,7 +255,6 @@ async def test_who_is_left_out_goes_on_with_the_memory_of_its_own_training(tmp_p
 
 
 @pytest.mark.parametrize(("demo_seed", "same"), [(3, True), (None, False)])
-@aio
 async def test_batches_follow_from_a_secret_of_the_run_unless_the_demo_fixes_them(
     tmp_path: Path, demo_seed: int | None, *, same: bool
 ) -> None:
@@ -329,7 +320,6 @@ FATAL: dict[str, tuple[Misdeed, Code, RejectReason, str]] = {
 
 
 @pytest.mark.parametrize(("do", "code", "reason", "why"), FATAL.values(), ids=FATAL)
-@aio
 async def test_what_cannot_be_put_aside_is_counted_and_ends_the_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, do: Misdeed, code: Code, reason: RejectReason, why: str
 ) -> None:
@@ -345,7 +335,6 @@ async def test_what_cannot_be_put_aside_is_counted_and_ends_the_run(
 # Failing tasks ------------------------------------------------------------------------------------------
 
 
-@aio
 async def test_an_update_with_nan_is_never_sent_and_the_client_says_nothing_instead(tmp_path: Path) -> None:
     async with joined(tmp_path, MANIFEST, WatchedTask(spoil=lambda theta: theta.put(5, np.nan))) as scene:
         await scene.play_good_round(1)
@@ -355,7 +344,6 @@ async def test_an_update_with_nan_is_never_sent_and_the_client_says_nothing_inst
         assert scene.failures == []
 
 
-@aio
 async def test_who_failed_early_sends_its_shares_when_training_would_have_been_done(tmp_path: Path) -> None:
     waits, gate = list[float](), asyncio.Event()
 
@@ -380,7 +368,6 @@ async def test_who_failed_early_sends_its_shares_when_training_would_have_been_d
 # Shares and transcripts ---------------------------------------------------------------------------------
 
 
-@aio
 async def test_shares_open_with_their_aggregators_key_alone_and_add_up(tmp_path: Path) -> None:
     async with joined(tmp_path, MANIFEST, TASK, real=2) as scene:
         await scene.open_round(1)
@@ -421,7 +408,6 @@ async def hear_transcripts(scene: Scene, number: int, phase: str) -> list[str]:
 
 
 @pytest.mark.parametrize("manifest", [UNION, PARTIAL], ids=["sec-union", "partial-sec-union"])
-@aio
 async def test_clients_that_were_told_the_same_have_one_transcript_in_each_phase_of_each_round(
     tmp_path: Path, manifest: Manifest
 ) -> None:
@@ -484,7 +470,6 @@ def unverified(manifest: Manifest) -> Manifest:
         pytest.param(UNION, tell_other_members, id="other-members"),
     ],
 )
-@aio
 async def test_who_is_told_another_sum_or_members_has_another_transcript_in_the_next_phase(
     tmp_path: Path, manifest: Manifest, mislead: Misdeed
 ) -> None:
@@ -499,7 +484,6 @@ NO_SIGN = int(signs.to_ring(np.zeros(1, np.int8), 3)[0])
 
 
 @pytest.mark.parametrize(("vector", "by"), [("signs", 1), ("factors", 2**20)])
-@aio
 async def test_who_holds_another_model_has_another_transcript_in_the_next_round(
     tmp_path: Path, vector: str, by: int
 ) -> None:

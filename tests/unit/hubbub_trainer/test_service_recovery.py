@@ -37,7 +37,6 @@ from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Theta
 from hubbub_trainer.saved_model import read_kept_model
 from hubbub_trainer.task_runner import MOST_BEGINNINGS
-from support.aio import aio
 from support.held_transport import StallingTransport
 from support.saboteur import Point, Saboteur
 from support.trainer_scene import Scene, draw_up, scene_of
@@ -158,7 +157,6 @@ async def play_to_the_end(scene: Scene, history: History) -> tuple[list[str], Th
     [(UNION, with_a_wasted_round, 1), (MANIFEST, with_a_missed_and_a_void_round, 2)],
     ids=["two-phases", "one-phase"],
 )
-@aio
 async def test_killed_at_every_event_it_ends_with_the_same_model(
     tmp_path: Path, manifest: Manifest, history: History, applied: int
 ) -> None:
@@ -189,7 +187,6 @@ async def test_killed_at_every_event_it_ends_with_the_same_model(
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@aio
 async def test_killed_when_it_is_admitted_it_takes_part_with_its_keys(tmp_path: Path, when: str) -> None:
     """Once only: another death would bring its keys back in another way."""
 
@@ -211,7 +208,6 @@ async def test_killed_when_it_is_admitted_it_takes_part_with_its_keys(tmp_path: 
     [(with_a_loss, 2), (with_lost_sums, 1), (with_a_strayed_round, 1)],
     ids=["skipped-rounds", "lost-sums", "strayed"],
 )
-@aio
 async def test_killed_at_every_event_it_catches_up_alike(tmp_path: Path, history: History, applied: int) -> None:
     manifest = draw_up(TASK, min_clients=3, chunk_bytes=2048)
     async with scene_of(tmp_path / "calm", manifest, TASK) as scene:
@@ -236,7 +232,6 @@ async def test_killed_at_every_event_it_catches_up_alike(tmp_path: Path, history
     assert killed >= {(when, what) for when in ("before", "after") for what in events}
 
 
-@aio
 async def test_a_round_that_was_abandoned_stays_so_after_a_stop_before_it_was_forgotten(tmp_path: Path) -> None:
     """A trainer that is stopped writes down that it has done this, and so does not do it again."""
     async with joined(tmp_path, draw_up(TASK, min_clients=3), TASK) as scene:
@@ -265,7 +260,6 @@ def at(when: str, what: str) -> Callable[[Point], bool]:
 # Before the first round ---------------------------------------------------------------------------------
 
 
-@aio
 async def test_a_client_has_one_key_and_one_part_of_the_group_secret_for_ever(tmp_path: Path) -> None:
     """Also if it does not come to know that it has dealt it."""
     async with scene_of(tmp_path, MANIFEST, TASK) as scene:
@@ -282,7 +276,6 @@ async def test_a_client_has_one_key_and_one_part_of_the_group_secret_for_ever(tm
         await scene.play_good_round(1)
 
 
-@aio
 async def test_who_has_lost_what_it_knew_of_a_run_never_joins_it_again(tmp_path: Path) -> None:
     async with scene_of(tmp_path, MANIFEST, TASK) as scene:
         await scene.pledge()
@@ -299,7 +292,6 @@ async def test_who_has_lost_what_it_knew_of_a_run_never_joins_it_again(tmp_path:
 # Training -----------------------------------------------------------------------------------------------
 
 
-@aio
 async def test_training_that_was_cut_off_is_done_again_with_the_same_batches(tmp_path: Path) -> None:
     task = WatchedTask()
     task.gate = gate = threading.Event()
@@ -313,7 +305,6 @@ async def test_training_that_was_cut_off_is_done_again_with_the_same_batches(tmp
     assert task.memories == [None, None, 2.0], "what the training that was cut off left is not gone on with"
 
 
-@aio
 async def test_training_that_the_process_died_in_twice_is_not_tried_again(tmp_path: Path) -> None:
     task, gates = WatchedTask(), [threading.Event() for _ in range(MOST_BEGINNINGS)]
     async with joined(tmp_path, MANIFEST, task, demo_seed=None) as scene:
@@ -358,7 +349,6 @@ def encrypted_chunks(scene: Scene) -> dict[tuple[PartyId, str, int], set[bytes]]
 
 
 @pytest.mark.parametrize("sent", [0, 1, 2, 3])
-@aio
 async def test_a_share_set_that_was_sent_in_part_is_sent_again_and_is_the_same(tmp_path: Path, sent: int) -> None:
     """Each chunk goes to two aggregators, one after the other."""
     clogged: list[StallingTransport] = []
@@ -381,7 +371,6 @@ async def test_a_share_set_that_was_sent_in_part_is_sent_again_and_is_the_same(t
 
 
 @pytest.mark.parametrize(("when", "times"), [("before", 2), ("after", 1)])
-@aio
 async def test_a_share_set_is_sent_again_only_if_it_is_not_known_to_be_sent_and_nothing_is_trained_again(
     tmp_path: Path, when: str, times: int
 ) -> None:
@@ -399,7 +388,6 @@ async def test_a_share_set_is_sent_again_only_if_it_is_not_known_to_be_sent_and_
 
 @pytest.mark.parametrize("what", ["Decoded", "SharesSent"])
 @pytest.mark.parametrize("when", ["before", "after"])
-@aio
 async def test_between_two_phases_it_goes_on_from_the_same_sums(tmp_path: Path, when: str, what: str) -> None:
     """The other real client is never killed: whatever it has in its transcripts, the first one has too."""
     async with joined(tmp_path, UNION, TASK, real=2) as scene:
@@ -427,7 +415,6 @@ def group_of(scene: Scene) -> GroupSecret:
     ("when", "what"),
     [("after", "Decoded"), *((when, what) for what in ("Concluded", "forgotten") for when in ("before", "after"))],
 )
-@aio
 async def test_a_round_is_concluded_once_and_the_secret_steps_once(tmp_path: Path, when: str, what: str) -> None:
     async with scene_of(tmp_path, MANIFEST, TASK) as scene:
         group = await scene.join()
@@ -443,7 +430,6 @@ async def test_a_round_is_concluded_once_and_the_secret_steps_once(tmp_path: Pat
         await scene.play_good_round(2)
 
 
-@aio
 async def test_void_rounds_count_across_a_restart(tmp_path: Path) -> None:
     async with joined(tmp_path, UNION, TASK) as scene:
         await scene.play_void_round(1)
@@ -455,7 +441,6 @@ async def test_void_rounds_count_across_a_restart(tmp_path: Path) -> None:
 # Disks --------------------------------------------------------------------------------------------------
 
 
-@aio
 async def test_a_disk_that_is_full_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once when the update is to be kept, once when the model is."""
     task, failures = WatchedTask(), [errno.ENOSPC] * 2
@@ -480,7 +465,6 @@ async def test_a_disk_that_is_full_is_waited_for(tmp_path: Path, monkeypatch: py
     assert first == again
 
 
-@aio
 async def test_a_disk_that_is_long_full_loses_no_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More attempts than all that are fetched at a time may be delivered."""
     left, real = [10 * DELIVERY_LIMIT], spool._write
@@ -508,7 +492,6 @@ def flip(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [flip, Path.unlink], ids=["flipped", "gone"])
-@aio
 async def test_a_model_that_the_disk_lost_ends_the_run_and_the_file_is_named(
     tmp_path: Path, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -528,7 +511,6 @@ async def test_a_model_that_the_disk_lost_ends_the_run_and_the_file_is_named(
     assert "look whether its disk is failing, and begin another run" in caplog.text
 
 
-@aio
 async def test_a_sum_that_the_disk_changed_is_no_false_sum(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -554,7 +536,6 @@ def files_with(folder: Path, secret: bytes) -> set[str]:
     return {path.name for path in folder.rglob("*") if path.is_file() and secret in path.read_bytes()}
 
 
-@aio
 async def test_secrets_are_in_the_state_alone_and_go_when_they_have_served(tmp_path: Path) -> None:
     state = {STATE_FILE, f"{STATE_FILE}-wal", f"{STATE_FILE}-shm"}
     async with joined(tmp_path, MANIFEST, TASK, demo_seed=None) as scene:

@@ -30,7 +30,6 @@ from hubbub_trainer.phases.participation import Participation
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.saved_model import SALT_BYTES, commit, derive_salt, read_kept_model, recall_for_successor
 from hubbub_trainer.workspace import digest
-from support.aio import aio
 from support.builders import client_names, make_cohort
 from support.parties import roster_of
 from support.saboteur import Saboteur
@@ -120,7 +119,6 @@ def check_begin(scene: Scene, model: Theta = MODEL) -> None:
     assert not kept["accumulator"].any()
 
 
-@aio
 async def test_a_newcomer_is_ready_once_it_has_the_model_and_begins_with_nothing_else(tmp_path: Path) -> None:
     async with scene_of(tmp_path, NEWCOMER, TASK) as scene:
         await agree(scene)
@@ -138,7 +136,6 @@ async def test_a_newcomer_is_ready_once_it_has_the_model_and_begins_with_nothing
         assert not scene.heard(scene.parties[FOURTH], SnapshotRequested)
 
 
-@aio
 async def test_a_wrong_model_is_counted_and_somebody_else_is_asked(tmp_path: Path) -> None:
     """At once, though a client that stays silent would be given its time."""
     wrong: tuple[Callable[[Scene, PartyId], Awaitable[None]], ...] = (
@@ -162,7 +159,6 @@ async def test_a_wrong_model_is_counted_and_somebody_else_is_asked(tmp_path: Pat
         check_begin(scene)
 
 
-@aio
 async def test_what_is_no_snapshot_of_the_beginning_is_not_taken_for_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -184,7 +180,6 @@ async def test_what_is_no_snapshot_of_the_beginning_is_not_taken_for_one(
     assert not [record for record in caplog.records if record.exc_info], "it is not even looked at"
 
 
-@aio
 async def test_a_newcomer_that_is_killed_asks_again_unless_it_has_the_model(tmp_path: Path) -> None:
     """It was in the run that this one goes on from, and has lost its model; that makes it a newcomer, too."""
     async with scene_of(tmp_path, of_others(ME, SECOND), TASK) as scene:
@@ -206,7 +201,6 @@ async def test_a_newcomer_that_is_killed_asks_again_unless_it_has_the_model(tmp_
         assert len(scene.digests()) == 2
 
 
-@aio
 async def test_a_newcomer_that_dies_while_it_looks_at_the_model_looks_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,7 +234,6 @@ def of_three(*former: int) -> tuple[Manifest, Manifest]:
 @pytest.mark.parametrize(
     "former", [(3, 4, 5), (0, 4, 5)], ids=["newcomers alone", "the only one that was in it has lost its model"]
 )
-@aio
 async def test_a_model_that_nobody_could_send_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, former: tuple[int, ...]
 ) -> None:
@@ -250,7 +243,6 @@ async def test_a_model_that_nobody_could_send_is_refused(
     assert "nobody else in the cohort was in the run that it goes on from: name a client that was" in caplog.text
 
 
-@aio
 async def test_a_commitment_that_nobody_endorsed_is_refused_and_leaves_nothing_on_disk(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -285,7 +277,6 @@ def left_by(scene: Scene, run: Manifest) -> tuple[bytes, Theta]:
     return left
 
 
-@aio
 async def test_a_completed_run_leaves_salt_and_endorsement_as_all_its_clients_would(tmp_path: Path) -> None:
     async with scene_of(tmp_path, FIRST, TASK) as scene:
         group = await complete(scene)
@@ -301,7 +292,6 @@ async def test_a_completed_run_leaves_salt_and_endorsement_as_all_its_clients_wo
         }
 
 
-@aio
 async def test_the_salt_is_the_same_for_who_was_absent_or_caught_up(tmp_path: Path) -> None:
     """It follows from the number of the last round, whatever else a client did or missed."""
     async with scene_of(tmp_path, FIRST, TASK) as scene:
@@ -320,7 +310,6 @@ async def test_the_salt_is_the_same_for_who_was_absent_or_caught_up(tmp_path: Pa
 
 @pytest.mark.parametrize("what", ["Ended", "forgotten"])
 @pytest.mark.parametrize("when", ["before", "after"])
-@aio
 async def test_killed_at_the_very_end_it_leaves_the_same_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, when: str, what: str
 ) -> None:
@@ -352,7 +341,6 @@ async def test_killed_at_the_very_end_it_leaves_the_same_and_no_more(
 
 
 @pytest.mark.parametrize("outcome", ["failed", "cancelled", "completed"])
-@aio
 async def test_a_run_that_is_not_completed_leaves_nothing_to_go_on_from(tmp_path: Path, outcome: str) -> None:
     """Nor one that a coordinator calls completed early: it could have clients sign models of different rounds."""
     async with scene_of(tmp_path, FIRST, TASK, joined=True) as scene:
@@ -363,7 +351,6 @@ async def test_a_run_that_is_not_completed_leaves_nothing_to_go_on_from(tmp_path
         assert not (scene.run_folder(ME) / "succession.json").exists()
 
 
-@aio
 async def test_an_heir_begins_with_its_own_copy_and_sends_it_to_who_asks(tmp_path: Path) -> None:
     async with scene_of(tmp_path, FIRST, TASK) as scene:
         await complete(scene)
@@ -393,7 +380,6 @@ async def test_an_heir_begins_with_its_own_copy_and_sends_it_to_who_asks(tmp_pat
         assert scene.dead() == []
 
 
-@aio
 async def test_an_heir_that_is_asked_before_all_have_confirmed_sends_its_copy_then(tmp_path: Path) -> None:
     async with scene_of(tmp_path, FIRST, TASK) as scene:
         await complete(scene)
@@ -416,7 +402,6 @@ async def test_an_heir_that_is_asked_before_all_have_confirmed_sends_its_copy_th
         assert scene.dead() == []
 
 
-@aio
 async def test_nobody_sends_a_beginning_that_anybody_can_rebuild(tmp_path: Path) -> None:
     async with scene_of(tmp_path, FIRST, TASK, joined=True) as scene:
         await scene.ask_for_model(SECOND, after=-1)
@@ -434,7 +419,6 @@ def write(name: str, content: str) -> Callable[[Path], object]:
     return lambda folder: (folder / name).write_text(content, encoding="utf-8")
 
 
-@aio
 async def test_an_heir_with_another_copy_refuses(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     other = "the initial model here is not the one that the manifest commits to"
     unreadable = "does not hold the model that its run ended with any more"
@@ -472,7 +456,6 @@ ONE_RUN_PER_MODEL = Policy.for_demo(roster_of(FIRST).digest).model_copy(update={
 
 
 @pytest.mark.parametrize("former", [(SECOND, THIRD), NAMES], ids=["newcomer", "heir"])
-@aio
 async def test_a_second_successor_is_refused_after_a_restart(tmp_path: Path, former: tuple[PartyId, ...]) -> None:
     async with scene_of(tmp_path, FIRST, TASK, policy=ONE_RUN_PER_MODEL) as scene:
         if former == NAMES:
@@ -492,7 +475,6 @@ async def test_a_second_successor_is_refused_after_a_restart(tmp_path: Path, for
         await scene.pledge(of_others(THIRD, FOURTH, model=MODEL + 1))
 
 
-@aio
 async def test_a_newcomer_to_a_model_that_it_began_from_before_is_never_ready(tmp_path: Path) -> None:
     """The model comes sealed from a peer, so it is known only then: as a model that other runs went on from."""
     async with scene_of(tmp_path, FIRST, TASK, policy=ONE_RUN_PER_MODEL) as scene:

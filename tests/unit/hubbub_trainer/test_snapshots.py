@@ -26,7 +26,6 @@ from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.phases.participation import SendSnapshot
 from hubbub_trainer.run_context import RunContext
 from hubbub_trainer.workspace import Workspace, digest, model_hmac
-from support.aio import aio
 from support.builders import make_manifest
 from support.parties import identity_of, seals_of
 
@@ -130,7 +129,6 @@ async def receive(spool: Spool, *, number: int = NUMBER) -> None:
         spool.write(PLACE, snapshots.name_chunk(GIVER, number, envelope.body.index), envelope.payload)
 
 
-@aio
 async def test_a_model_arrives_as_it_was_sent(tmp_path: Path) -> None:
     """Also if its giver died, was asked again and sealed everything anew: the first copy of a chunk stays."""
     spool = Spool(tmp_path)
@@ -141,7 +139,6 @@ async def test_a_model_arrives_as_it_was_sent(tmp_path: Path) -> None:
         assert (theta.tobytes(), history) == (MODEL.tobytes(), HISTORY)
 
 
-@aio
 async def test_a_model_that_is_moved_to_another_round_does_not_open(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     await receive(spool)
@@ -158,7 +155,6 @@ async def test_a_model_that_is_moved_to_another_round_does_not_open(tmp_path: Pa
     [(NUMBER, False, True), (NUMBER + 1, False, False), (NUMBER + 1, True, True)],
     ids=["sent", "moved-on", "moved-on-after-a-crash"],
 )
-@aio
 async def test_a_model_that_has_moved_on_is_not_sent_and_counts_only_if_some_of_it_may_have_left(
     *, applied: int, again: bool, left: bool
 ) -> None:

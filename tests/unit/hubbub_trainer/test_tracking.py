@@ -36,7 +36,6 @@ from hubbub_trainer.phases import round as trainer_rounds
 from hubbub_trainer.service import Trainer
 from hubbub_trainer.tracking import MLFLOW_DEFAULTS, Away, Note, Tracking, open_tracking
 from hubbub_trainer.workspace import digest
-from support.aio import aio
 from support.builders import make_manifest
 from support.parties import parties_of
 from support.patience import HANG_S
@@ -117,7 +116,6 @@ def following(scene: Scene, setting: str) -> Iterator[Tracking]:
 # What is written ----------------------------------------------------------------------------------------
 
 
-@aio
 async def test_every_client_is_found_in_both_with_what_the_coordinator_was_told(tmp_path: Path) -> None:
     reports: dict[int, list[tuple[PartyId, Traffic]]] = {}
     own: dict[tuple[int, PartyId], trainer_rounds.ClientRound] = {}
@@ -182,7 +180,6 @@ def count_received(told: list[tuple[PartyId, Traffic]], client: PartyId) -> int:
     return sum(row.wire_bytes for party, row in told if party == client and row.direction == "down")
 
 
-@aio
 async def test_a_trainer_that_was_killed_goes_on_where_it_was_and_repeats_nothing(tmp_path: Path) -> None:
     board, flow = tmp_path / "board", tmp_path / "flow"
     setting = f"tensorboard:{board},mlflow:file:{flow}"
@@ -214,7 +211,6 @@ def tear_last_record(folder: Path) -> None:
         stream.truncate(file.stat().st_size - 3)
 
 
-@aio
 async def test_a_run_that_was_refused_is_not_written_down(tmp_path: Path) -> None:
     async with scene_of(tmp_path, MANIFEST, TASK) as scene:
         with following(scene, f"tensorboard:{tmp_path / 'board'}"):
@@ -383,7 +379,6 @@ def test_nobody_else_is_told_that_mlflow_is_used(monkeypatch: pytest.MonkeyPatch
     assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "77", "what the operator sets stays"
 
 
-@aio
 async def test_a_trainer_is_tracked_as_its_setting_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     observers: list[Observer] = []
 

@@ -8,7 +8,6 @@ import pytest
 
 from hubbub.machine.effects import SetTimer
 from hubbub.runtime.clock import SystemClock
-from support.aio import aio
 from support.forgetful_store import Disk, ForgetfulStore
 from support.probe import KEY, Go, Note, Probe, ProbeShell, Rang, probe
 
@@ -50,7 +49,6 @@ def test_setting_the_clock_changes_nothing_and_is_logged_once(
     assert caplog.text.count(f"was set by {jump_s:+.0f} s") == 1
 
 
-@aio
 async def test_a_clock_that_was_set_is_in_the_metrics_until_the_next_start() -> None:
     machine = Machine()
     async with probe(clock=machine.clock()) as service:
@@ -99,7 +97,6 @@ async def set_deadline(service: Probe, machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("jump_s", [0.0, DAY_S, -DAY_S])
-@aio
 async def test_a_deadline_has_after_jumps_and_restarts_what_was_left_at_the_newest_event(jump_s: float) -> None:
     machine, disk = Machine(), Disk()
     async with start(machine, Disk(), fresh=True) as service:
@@ -121,7 +118,6 @@ async def test_a_deadline_has_after_jumps_and_restarts_what_was_left_at_the_newe
 
 
 @pytest.mark.parametrize("jump_s", [DAY_S, -DAY_S])
-@aio
 async def test_a_deadline_passes_after_its_real_time_though_the_clock_was_set(jump_s: float) -> None:
     machine, disk = Machine(), Disk()
     async with start(machine, disk, fresh=True) as service:
@@ -140,7 +136,6 @@ async def test_a_deadline_passes_after_its_real_time_though_the_clock_was_set(ju
     assert rang.at_s >= now_s + TIMEOUT_S
 
 
-@aio
 async def test_time_never_goes_back_when_the_clock_is_behind_the_store() -> None:
     machine, disk = Machine(), Disk()
     async with start(machine, disk, fresh=True) as service:

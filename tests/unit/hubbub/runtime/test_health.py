@@ -13,7 +13,6 @@ from hubbub.errors import ConfigurationError
 from hubbub.runtime import runner
 from hubbub.runtime.health import Vitals, answering, create_app
 from hubbub.transport.topology import inbox
-from support.aio import aio
 from support.measured_run import logging_as_json
 from support.parties import COORDINATOR
 from support.probe import KEY, Go, Note, ProbeShell, probe
@@ -39,7 +38,6 @@ def check_problem(answer: httpx.Response, detail: str) -> None:
     }
 
 
-@aio
 async def test_a_party_on_its_way_to_the_broker_is_alive_and_not_ready() -> None:
     async with asking(Vitals()) as client:
         alive = await client.get("/healthz")
@@ -49,7 +47,6 @@ async def test_a_party_on_its_way_to_the_broker_is_alive_and_not_ready() -> None
             check_problem(await client.get(page), "there is no connection to the broker yet")
 
 
-@aio
 async def test_an_outage_or_a_shortage_of_the_broker_makes_a_party_unready_but_not_dead() -> None:
     vitals = Vitals()
     silent = f"nothing is received from the queue {inbox(COORDINATOR)}"
@@ -73,7 +70,6 @@ async def test_an_outage_or_a_shortage_of_the_broker_makes_a_party_unready_but_n
             assert (ready.status_code, ready.json()) == (200, {"status": "ready"})
 
 
-@aio
 async def test_a_party_that_takes_no_more_events_is_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     vitals, gate = Vitals(), asyncio.Event()
     async with probe(ProbeShell(gate=gate)) as service, asking(vitals) as client:
@@ -92,7 +88,6 @@ async def test_a_party_that_takes_no_more_events_is_not_alive(monkeypatch: pytes
     check_problem(stalled, "one event has taken 0 s: a disk or database may hang; start this party again")
 
 
-@aio
 async def test_metrics_come_in_the_form_that_is_asked_for() -> None:
     vitals = Vitals()
     async with probe() as service, asking(vitals) as client:
@@ -109,7 +104,6 @@ async def test_metrics_come_in_the_form_that_is_asked_for() -> None:
     assert open_metrics.text.endswith("# EOF\n")
 
 
-@aio
 async def test_any_other_page_or_method_is_a_problem_too() -> None:
     async with asking(Vitals()) as client:
         missing, wrong = await client.get("/api/v1/runs"), await client.post("/metrics")
@@ -119,7 +113,6 @@ async def test_any_other_page_or_method_is_a_problem_too() -> None:
         assert answer.json()["detail"] == "there are /healthz, /readyz and /metrics here, to GET"
 
 
-@aio
 async def test_a_free_port_is_named_in_the_log_and_given_back_and_refusals_are_in_the_metrics() -> None:
     vitals = Vitals()
     before = signal.getsignal(signal.SIGTERM)
@@ -146,7 +139,6 @@ async def test_a_free_port_is_named_in_the_log_and_given_back_and_refusals_are_i
     assert 'hubbub_requests_refused_total{reason="trace"} 1.0' in metrics.text, "since there are metrics"
 
 
-@aio
 async def test_a_port_that_is_taken_is_a_clear_mistake_in_the_settings() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -27,7 +27,7 @@ from hubbub.transport.topology import topology_for
 from hubbub.trust.audit import read_log
 from hubbub.trust.seals import Stage
 from hubbub.trust.signed import check_run_key
-from support.aio import aio, until
+from support.aio import until
 from support.builders import make_envelope, make_manifest
 from support.parties import COORDINATOR, identity_of, roster_of, seals_of
 from support.refusals import refusing
@@ -285,7 +285,6 @@ async def join(folder: Path, broker: MemoryBroker, coordinator: StandIn) -> None
         pass
 
 
-@aio
 async def test_after_a_restart_it_has_the_same_key_and_everybodys_keys(tmp_path: Path) -> None:
     others = {name: seals.claim for name, seals in seals_of(MANIFEST).items() if name != ME}
     publics = {name: bytes.fromhex(claim.public_key) for name, claim in others.items()}
@@ -302,7 +301,6 @@ async def test_after_a_restart_it_has_the_same_key_and_everybodys_keys(tmp_path:
             assert after.public(MANIFEST.clients[1]) == publics[MANIFEST.clients[1]]
 
 
-@aio
 async def test_a_death_before_the_answer_is_kept_is_no_reason_to_refuse_the_run(tmp_path: Path) -> None:
     async with scene() as (broker, coordinator):
         first = make_guest(tmp_path)
@@ -322,7 +320,6 @@ def count_lost(guest: Guest) -> float | None:
     return guest.counters.registry.get_sample_value("hubbub_runs_lost_total")
 
 
-@aio
 async def test_a_loss_is_said_at_every_start_and_to_the_coordinator_alone_until_it_has_ended_the_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -362,7 +359,6 @@ async def test_a_loss_is_said_at_every_start_and_to_the_coordinator_alone_until_
     assert "has taken part in this run before, and a run is joined once" in objection.sentence
 
 
-@aio
 async def test_an_order_in_a_run_that_it_knows_nothing_of_is_refused_and_answered(tmp_path: Path) -> None:
     async with scene() as (broker, coordinator), running(tmp_path, broker) as guest:
         await say(coordinator, ENDED)  # Asks for nothing.
@@ -389,7 +385,6 @@ def test_lost_tombstones_are_put_back_from_the_audit_log(tmp_path: Path) -> None
     assert again._tombstones.find_open() == [MANIFEST.run_id]
 
 
-@aio
 async def test_a_run_that_ended_is_over_also_after_a_restart_and_nothing_is_answered(tmp_path: Path) -> None:
     async with scene() as (broker, coordinator):
         async with running(tmp_path, broker) as guest:
@@ -409,7 +404,6 @@ async def test_a_run_that_ended_is_over_also_after_a_restart_and_nothing_is_answ
         assert coordinator.heard == []
 
 
-@aio
 async def test_a_run_that_was_refused_leaves_nothing_and_may_be_proposed_again(tmp_path: Path) -> None:
     async with scene() as (broker, coordinator):
         async with running(tmp_path, broker) as guest:
@@ -422,7 +416,6 @@ async def test_a_run_that_was_refused_leaves_nothing_and_may_be_proposed_again(t
         await join(tmp_path, broker, coordinator)
 
 
-@aio
 async def test_with_the_end_of_the_run_its_secrets_and_events_are_gone_from_every_file(tmp_path: Path) -> None:
     other = make_manifest(seed=8)
     async with scene() as (broker, coordinator), taking_part(tmp_path, broker, coordinator) as guest:
@@ -443,7 +436,6 @@ async def test_with_the_end_of_the_run_its_secrets_and_events_are_gone_from_ever
         assert b"another run's" in bytes_on_disk(tmp_path)
 
 
-@aio
 async def test_a_death_before_cleaning_up_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with scene() as (broker, coordinator):
         async with taking_part(tmp_path, broker, coordinator) as guest:

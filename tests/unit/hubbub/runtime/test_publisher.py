@@ -14,7 +14,6 @@ from hubbub.runtime.publisher import Parcel, Post, authenticate, overlapping, si
 from hubbub.transport.base import ACK, Delivery, Verdict
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import inbox, topology_for
-from support.aio import aio
 from support.builders import SET_ID, TRANSCRIPT, make_claims, make_envelope, make_manifest
 from support.parties import identity_of, roster_of
 
@@ -25,7 +24,6 @@ CHUNK = ShareChunk(set_id=SET_ID, vectors=make_claims(MANIFEST), transcript=TRAN
 ROSTER = roster_of(MANIFEST)
 
 
-@aio
 async def test_a_message_arrives_in_a_signed_envelope_that_says_everything() -> None:
     arrived: asyncio.Queue[bytes] = asyncio.Queue()
 
@@ -96,7 +94,6 @@ async def begin(*calls: Callable[[], Awaitable[None]], at_once: int = 2) -> None
             await overlap.begin(call)
 
 
-@aio
 async def test_caller_goes_on_while_what_it_began_is_under_way_and_no_more_than_so_many_are() -> None:
     gate = Gate()
 
@@ -109,7 +106,6 @@ async def test_caller_goes_on_while_what_it_began_is_under_way_and_no_more_than_
     assert gate.done == 3
 
 
-@aio
 async def test_failure_in_the_background_is_raised_as_itself_and_ends_the_rest() -> None:
     gate, unseen = Gate(), list[dict[str, object]]()
     asyncio.get_running_loop().set_exception_handler(lambda _, what: unseen.append(what))
@@ -131,7 +127,6 @@ async def test_failure_in_the_background_is_raised_as_itself_and_ends_the_rest()
     assert unseen == [], "no task is left with a failure that nobody saw"
 
 
-@aio
 async def test_failure_or_cancellation_of_the_caller_is_raised_as_itself_and_ends_the_rest() -> None:
     gate = Gate()
 

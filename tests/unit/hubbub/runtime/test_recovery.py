@@ -21,7 +21,6 @@ from hubbub.runtime.runner import BEGINNING, KeyedEvent, RunningMachine, Transit
 from hubbub.store.base import Archive, Draft, Entry
 from hubbub.transport.memory import MemoryBroker
 from hubbub.transport.topology import dead_letter_queue, inbox
-from support.aio import aio
 from support.forgetful_store import Disk, ForgetfulStore
 from support.parties import COORDINATOR
 from support.probe import (
@@ -113,7 +112,6 @@ def test_machines_timers_and_jobs_are_what_they_were_after_any_events(
     asyncio.run(take_and_restart(fed, archived=archived))
 
 
-@aio
 async def test_a_machine_goes_on_from_its_snapshot_and_what_followed_on_it() -> None:
     async def archive_second_and_third_step(running: runner.Runner) -> None:
         if running.machines[KEY].data.steps in {2, 3}:
@@ -134,7 +132,6 @@ async def test_a_machine_goes_on_from_its_snapshot_and_what_followed_on_it() -> 
             assert service.runner.event_log.entries == 1
 
 
-@aio
 async def test_nothing_is_archived_of_a_run_while_an_effect_of_it_is_not_done() -> None:
     disk = Disk()
     shell = ProbeShell(effect=Failing([KeyError("a bug")]))
@@ -160,7 +157,6 @@ async def has_settled(service: Probe) -> None:
 THIRD = Key("probe", MANIFEST.run_id, 3)
 
 
-@aio
 async def test_a_machine_is_kept_once_it_is_set_up_or_has_an_event_and_set_up_once() -> None:
     disk = Disk()
     async with probe(store=ForgetfulStore(disk)) as service:
@@ -174,7 +170,6 @@ async def test_a_machine_is_kept_once_it_is_set_up_or_has_an_event_and_set_up_on
         assert machines(service) == {OTHER: (State.BUSY, Data(steps=6)), THIRD: (State.IDLE, Data(steps=7))}
 
 
-@aio
 async def test_a_machine_that_is_set_up_and_told_something_takes_one_write_and_two_entries() -> None:
     disk, writes = Disk(), list[int]()
 
@@ -187,7 +182,6 @@ async def test_a_machine_that_is_set_up_and_told_something_takes_one_write_and_t
 
 
 @pytest.mark.parametrize("dies", [False, True])
-@aio
 async def test_a_machine_that_could_not_be_kept_when_set_up_is_kept_later_or_set_up_again(dies: bool) -> None:  # noqa: FBT001  (A parameter of the test.)
     disk, failing = Disk(), Failing(for_ever=dies)
     failing.fill_disk(1)
@@ -202,7 +196,6 @@ async def test_a_machine_that_could_not_be_kept_when_set_up_is_kept_later_or_set
         assert OTHER in service.runner.machines
 
 
-@aio
 async def test_the_shell_sees_the_rebuilt_machines_before_anything_is_done_or_resumed() -> None:
     disk, order = Disk(), list[str]()
 
@@ -231,7 +224,6 @@ async def test_the_shell_sees_the_rebuilt_machines_before_anything_is_done_or_re
     assert order == ["restored", "effect", "job"]
 
 
-@aio
 async def test_effects_that_were_not_done_are_done_again_and_what_was_relied_on_is_not() -> None:
     disk = Disk()
 
@@ -249,7 +241,6 @@ async def test_effects_that_were_not_done_are_done_again_and_what_was_relied_on_
         assert service.shell.done == [], "they were marked as done"
 
 
-@aio
 async def test_what_was_told_and_not_taken_is_taken_before_any_delivery() -> None:
     disk, failing = Disk(), Failing(for_ever=True)
     async with probe(store=ForgetfulStore(disk, before_sync=failing)) as service:
@@ -262,7 +253,6 @@ async def test_what_was_told_and_not_taken_is_taken_before_any_delivery() -> Non
         assert service.runner.machines[OTHER].data == Data(steps=2)
 
 
-@aio
 async def test_an_effect_with_a_bug_is_tried_again_after_a_restart_and_does_not_prevent_it() -> None:
     disk = Disk()
 
@@ -452,7 +442,6 @@ def _steps(service: Probe, key: Key) -> int | None:
     return live.data.steps if live else None
 
 
-@aio
 async def test_without_a_death_everything_is_done_once() -> None:
     story = Story()
     life = await story.live(None)
@@ -464,7 +453,6 @@ async def test_without_a_death_everything_is_done_once() -> None:
     assert len(life.passed) > 40
 
 
-@aio
 async def test_a_death_at_any_moment_loses_nothing() -> None:
     for moments in count():
         story = Story()
@@ -507,7 +495,6 @@ STRANGE = {
 
 
 @pytest.mark.parametrize(("draft", "complaint"), STRANGE.values(), ids=STRANGE)
-@aio
 async def test_what_cannot_be_replayed_keeps_the_party_from_starting(draft: Draft, complaint: str) -> None:
     disk = Disk()
     ForgetfulStore(disk).append([Draft(KEY, BEGINNING, "[{}]"), draft])

@@ -41,7 +41,7 @@ from hubbub.transport import base
 from hubbub.transport.base import ACK, Address, Delivery, Verdict
 from hubbub.transport.topology import DELIVERY_LIMIT, REPORTS, dead_letter_queue, inbox
 from hubbub.trust.audit import AuditLog
-from support.aio import aio, until
+from support.aio import until
 from support.forgetful_store import Disk, ForgetfulStore
 from support.parties import COORDINATOR, roster_of
 from support.probe import (
@@ -82,7 +82,6 @@ def buried(service: Probe) -> list[str]:
 # Steps and effects -----------------------------------------------------------------------------------------
 
 
-@aio
 async def test_a_delivery_becomes_events_steps_and_an_acknowledgement() -> None:
     events = [(KEY, Go((Keep("spool"),))), (KEY, Go((Note("b"),)))]
     async with probe(ProbeShell(events=lambda _: events)) as service:
@@ -98,7 +97,6 @@ async def test_a_delivery_becomes_events_steps_and_an_acknowledgement() -> None:
     assert buried(service) == []
 
 
-@aio
 async def test_what_is_persistent_is_done_before_the_event_is_kept_and_all_else_after_in_order() -> None:
     kept: list[tuple[str, int, object]] = []
 
@@ -112,7 +110,6 @@ async def test_what_is_persistent_is_done_before_the_event_is_kept_and_all_else_
     assert kept == [("b", *before), ("d", *before), ("a", *after), ("c", *after)]
 
 
-@aio
 async def test_the_delivery_is_settled_only_after_its_effects() -> None:
     async with probe(ProbeShell(events=go(Note("slow")), gate=asyncio.Event())) as service:
         await service.send()
@@ -132,7 +129,6 @@ class Impostor:
     kind: ClassVar[str] = "round-opened"
 
 
-@aio
 async def test_what_is_published_arrives_signed_or_holds_nothing_up(caplog: pytest.LogCaptureFixture) -> None:
     arrived: asyncio.Queue[bytes] = asyncio.Queue()
 
@@ -164,7 +160,6 @@ OUTAGES = [BrokerUnreachable("away"), StorageFailed("the disk is full"), OSError
 
 
 @pytest.mark.parametrize("error", OUTAGES, ids=repr)
-@aio
 async def test_an_effect_that_fails_is_tried_again_before_its_step_goes_on(error: Exception) -> None:
     failing = Failing([error, error])
     seen: list[object] = []
@@ -187,7 +182,6 @@ async def test_an_effect_that_fails_is_tried_again_before_its_step_goes_on(error
 
 
 @pytest.mark.parametrize("error", [*OUTAGES, None], ids=repr)
-@aio
 async def test_an_event_that_cannot_be_kept_has_not_happened_and_comes_again(error: Exception | None) -> None:
     """Either what it relies on fails, or the store itself."""
     failing = Failing([error or OUTAGES[1]] * 2)
@@ -218,7 +212,6 @@ async def test_an_event_that_cannot_be_kept_has_not_happened_and_comes_again(err
         assert kinds_kept(service) == [BEGINNING, "Go"]
 
 
-@aio
 async def test_a_persistent_effect_that_refuses_undoes_the_event_and_rejects_its_delivery() -> None:
     refuse = Failing([PeerError(RejectReason.SECOND_SET, "a second set")])
     effects = (Note("never"), Ponder("never"), Keep("write"))
@@ -269,7 +262,6 @@ STORAGE_FAILS = ("storage fails, so no messages are taken: the disk is full",)
 @pytest.mark.parametrize(
     "effect", [Keep("relied on"), Note("follows"), Ponder("job")], ids=lambda effect: type(effect).__name__
 )
-@aio
 async def test_a_full_disk_pauses_the_queue_and_costs_no_message(
     effect: Effect, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -297,7 +289,6 @@ async def test_a_full_disk_pauses_the_queue_and_costs_no_message(
     ]
 
 
-@aio
 async def test_a_timers_event_that_cannot_be_kept_pauses_the_queue_too() -> None:
     disk = FullDisk()
     async with probe(store=ForgetfulStore(Disk(), before_sync=lambda: disk.write(service))) as service:
@@ -308,7 +299,6 @@ async def test_a_timers_event_that_cannot_be_kept_pauses_the_queue_too() -> None
     assert disk.problems == {STORAGE_FAILS}
 
 
-@aio
 async def test_a_party_stopped_while_its_disk_is_full_does_not_say_that_it_works(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -328,7 +318,6 @@ async def test_a_party_stopped_while_its_disk_is_full_does_not_say_that_it_works
 
 
 @pytest.mark.parametrize("feed", [Runner.feed, Runner.feed_until_kept])
-@aio
 async def test_an_event_that_cannot_be_kept_is_told_to_its_source(
     feed: Callable[[Runner, Key, object], object],
 ) -> None:
@@ -345,7 +334,6 @@ async def test_an_event_that_cannot_be_kept_is_told_to_its_source(
 
 
 @pytest.mark.parametrize("event", [Done("x"), Rang(1.0)], ids=lambda event: type(event).__name__)
-@aio
 async def test_what_a_job_or_a_timer_brings_is_kept_when_the_store_takes_things_again(event: object) -> None:
     failing = Failing()
     async with probe(store=ForgetfulStore(Disk(), before_sync=failing)) as service:
@@ -357,7 +345,6 @@ async def test_what_a_job_or_a_timer_brings_is_kept_when_the_store_takes_things_
         assert kinds_kept(service) == [BEGINNING, "Go", type(event).__name__]
 
 
-@aio
 async def test_what_was_told_is_kept_before_anything_else_and_before_its_cause_is_done() -> None:
     failing, disk = Failing(), Disk()
     async with probe(store=ForgetfulStore(disk, before_sync=failing)) as service:
@@ -374,7 +361,6 @@ async def test_what_was_told_is_kept_before_anything_else_and_before_its_cause_i
         assert cause == "2.1"
 
 
-@aio
 async def test_feeding_until_kept_does_not_wait_for_effects() -> None:
     async with probe(ProbeShell(gate=asyncio.Event())) as service:
         await service.runner.feed_until_kept(KEY, Go((Note("slow"),)))
@@ -399,7 +385,6 @@ LAST_WORD = Record("round", {"members": ["client-1"], "outcome": "released"})
         (KEY, Record("void", {"round": 7, "phase": "union"}), {"round": 7, "phase": "union"}),
     ],
 )
-@aio
 async def test_a_record_names_its_run_round_and_phase(key: Key, record: Record, fields: dict[str, object]) -> None:
     async with probe(fresh=False) as service:
         service.runner.add(key, Data())
@@ -410,7 +395,6 @@ async def test_a_record_names_its_run_round_and_phase(key: Key, record: Record, 
 
 
 @pytest.mark.parametrize("failures", [0, 3])
-@aio
 async def test_records_keep_their_place_among_the_effects(monkeypatch: pytest.MonkeyPatch, failures: int) -> None:
     failing, seen, append = Failing(), list[int](), AuditLog.append
     failing.fill_disk(failures)
@@ -428,7 +412,6 @@ async def test_records_keep_their_place_among_the_effects(monkeypatch: pytest.Mo
         assert len(service.recorded("round")) == 3
 
 
-@aio
 async def test_a_refusal_is_counted_and_recorded_and_a_word_to_the_owner_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -456,7 +439,6 @@ async def test_a_refusal_is_counted_and_recorded_and_a_word_to_the_owner_logged(
     assert "the refusal could not be recorded" in caplog.text
 
 
-@aio
 async def test_a_flood_of_refusals_is_counted_in_full_and_logged_briefly(caplog: pytest.LogCaptureFixture) -> None:
     async with probe(ProbeShell(events=go_by_kind)) as service:
         for _ in range(500):
@@ -480,7 +462,6 @@ async def test_a_flood_of_refusals_is_counted_in_full_and_logged_briefly(caplog:
     assert f"more within a second (malformed) from {CLIENT}" in caplog.text
 
 
-@aio
 async def test_a_message_that_is_too_large_is_dropped_and_recorded_and_orders_pass(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -503,7 +484,6 @@ async def test_a_message_that_is_too_large_is_dropped_and_recorded_and_orders_pa
     assert f"a message of {CLIENT} is too large and is dropped: 10001 bytes, SHA-256" in caplog.text
 
 
-@aio
 async def test_a_message_without_a_user_is_dropped_and_a_forgery_put_aside_and_both_are_recorded() -> None:
     forged = frame_of(sender=MANIFEST.clients[1], signer=CLIENT)
     async with probe() as service:
@@ -521,7 +501,6 @@ async def test_a_message_without_a_user_is_dropped_and_a_forgery_put_aside_and_b
 # Jobs ------------------------------------------------------------------------------------------------------
 
 
-@aio
 async def test_a_job_comes_back_as_an_event_and_others_are_taken_meanwhile_and_after_its_machine() -> None:
     async with probe(ProbeShell(gate=asyncio.Event())) as service:
         await service.runner.feed(KEY, Go((Ponder("deep"),)))
@@ -551,7 +530,6 @@ UNEXPECTED = "an unexpected {}; the log of this party says more"
         (PeerError(RejectReason.BROKEN_SEAL, "a seal does not open"), Code.PROTOCOL_PEER, "a seal does not open"),
     ],
 )
-@aio
 async def test_a_job_that_fails_comes_back_as_failed(error: Exception, code: Code, why: str) -> None:
     """If a peer did something wrong, that is counted and recorded."""
     async with probe(ProbeShell(job=Failing([error]))) as service:
@@ -567,7 +545,6 @@ async def test_a_job_that_fails_comes_back_as_failed(error: Exception, code: Cod
 
 
 @pytest.mark.parametrize("error", OUTAGES[:2], ids=repr)
-@aio
 async def test_a_job_that_an_outage_keeps_from_being_done_is_begun_again(error: Exception) -> None:
     failing = Failing([error, error])
 
@@ -582,7 +559,6 @@ async def test_a_job_that_an_outage_keeps_from_being_done_is_begun_again(error: 
         assert service.shell.done == ["job x"] * 3
 
 
-@aio
 async def test_a_job_whose_machine_is_over_is_given_up_without_a_failure(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     given_up = asyncio.Event()
@@ -599,7 +575,6 @@ async def test_a_job_whose_machine_is_over_is_given_up_without_a_failure(caplog:
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
 
 
-@aio
 async def test_a_jobs_event_that_no_row_expects_comes_back_as_failed(caplog: pytest.LogCaptureFixture) -> None:
     async with probe(ProbeShell(job=lambda _: Unlisted())) as service:
         service.runner.feed_soon(KEY, Failed("while idle"))
@@ -615,7 +590,6 @@ async def test_a_jobs_event_that_no_row_expects_comes_back_as_failed(caplog: pyt
 
 
 @pytest.mark.parametrize("at_s", [5.0, 0.0], ids=["now", "passed"])
-@aio
 async def test_a_timer_fires_with_the_clocks_time(at_s: float) -> None:
     clock = ManualClock(5.0)
     async with probe(clock=clock) as service:
@@ -626,7 +600,6 @@ async def test_a_timer_fires_with_the_clocks_time(at_s: float) -> None:
 
 
 @pytest.mark.parametrize("end", [CancelTimer("a"), SetTimer("a", 1e9, Rang)], ids=["cancelled", "replaced"])
-@aio
 async def test_a_timer_that_is_cancelled_or_replaced_does_not_fire_and_others_do(end: Effect) -> None:
     async with probe() as service:
         effects = (SetTimer("a", 0.0, Rang), SetTimer("b", 0.0, Rang), end, CancelTimer("no such"))
@@ -638,7 +611,6 @@ async def test_a_timer_that_is_cancelled_or_replaced_does_not_fire_and_others_do
         assert len(service.runner.effects.timers) == isinstance(end, SetTimer)
 
 
-@aio
 async def test_two_machines_can_have_timers_of_one_name() -> None:
     async with probe() as service:
         service.runner.add(OTHER, Data())
@@ -653,7 +625,6 @@ async def test_two_machines_can_have_timers_of_one_name() -> None:
 # Poison ----------------------------------------------------------------------------------------------------
 
 
-@aio
 async def test_poison_goes_to_the_dead_letters_with_its_reason_and_the_service_goes_on() -> None:
     async with probe(ProbeShell(events=go_by_kind)) as service:
         await service.send_bytes(b"garbage")
@@ -680,7 +651,6 @@ async def test_poison_goes_to_the_dead_letters_with_its_reason_and_the_service_g
     assert service.sample("messages_received_total", kind="run-joined") == 1
 
 
-@aio
 async def test_what_the_intake_refuses_is_counted_under_its_reason(caplog: pytest.LogCaptureFixture) -> None:
     def refuse(_: object) -> list[tuple[Key, object]]:
         raise PeerError(RejectReason.SECOND_SET, "a second set")
@@ -696,7 +666,6 @@ async def test_what_the_intake_refuses_is_counted_under_its_reason(caplog: pytes
     assert "SECRET" not in caplog.text
 
 
-@aio
 async def test_a_bug_in_an_effect_puts_the_message_aside_alone(caplog: pytest.LogCaptureFixture) -> None:
     """Its event is kept and so has happened: the machine must not be where a restart would not find it."""
     shell = ProbeShell(events=go(Note("bug"), Note("after"), Ponder("x")), effect=Failing([KeyError("a bug")]))
@@ -720,7 +689,6 @@ async def test_a_bug_in_an_effect_puts_the_message_aside_alone(caplog: pytest.Lo
 
 
 @pytest.mark.parametrize("late", [True, False], ids=["machine over", "no event"])
-@aio
 async def test_a_message_for_a_machine_that_is_over_or_that_makes_no_event_is_acknowledged(late: bool) -> None:  # noqa: FBT001  (A parameter of the test.)
     async with probe(ProbeShell(events=lambda _: [(OTHER, Go())] if late else [])) as service:
         await service.send()
@@ -735,7 +703,6 @@ async def test_a_message_for_a_machine_that_is_over_or_that_makes_no_event_is_ac
 
 
 @pytest.mark.parametrize("forgets", [True, False])
-@aio
 async def test_a_machine_in_a_final_state_is_retired_with_its_timers_and_may_be_forgotten(forgets: bool) -> None:  # noqa: FBT001  (A parameter of the test.)
     async with probe(ProbeShell(forgets=forgets)) as service:
         service.runner.add(OTHER, Data())
@@ -751,7 +718,6 @@ async def test_a_machine_in_a_final_state_is_retired_with_its_timers_and_may_be_
         assert {entry.key for entry in service.store.read()} == ({OTHER} if forgets else {OTHER, KEY})
 
 
-@aio
 async def test_a_machine_is_added_once_and_one_that_is_dropped_or_forgotten_is_not_retired() -> None:
     async with probe() as service:
         with pytest.raises(LocalError, match="is running already"):
@@ -769,7 +735,6 @@ async def test_a_machine_is_added_once_and_one_that_is_dropped_or_forgotten_is_n
         assert service.runner.effects.timers == {}
 
 
-@aio
 async def test_a_store_that_cannot_forget_now_forgets_later() -> None:
     failing = Failing()
     async with probe(store=ForgetfulStore(Disk(), before_sync=failing)) as service:
@@ -782,7 +747,6 @@ async def test_a_store_that_cannot_forget_now_forgets_later() -> None:
         assert failing.errors == []
 
 
-@aio
 async def test_stopping_in_the_middle_of_an_effect_gives_the_message_back_and_lets_the_transport_close() -> None:
     async with probe(ProbeShell(events=go(Note("never")), gate=asyncio.Event())) as service:
         await service.send()
@@ -802,7 +766,6 @@ async def test_stopping_in_the_middle_of_an_effect_gives_the_message_back_and_le
             await service.runner.feed(KEY, Go())
 
 
-@aio
 async def test_what_arrives_after_the_stop_does_not_reach_the_shell_and_is_kept() -> None:
     asked: list[object] = []
 

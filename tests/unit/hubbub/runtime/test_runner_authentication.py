@@ -17,7 +17,6 @@ from hubbub.messages.rounds import PhaseReleased
 from hubbub.messages.runs import RunRefused
 from hubbub.runtime.publisher import sign
 from hubbub.runtime.runner import KeyedEvent
-from support.aio import aio
 from support.builders import make_bodies, make_claims, make_manifest
 from support.parties import COORDINATOR, identity_of, make_identity
 from support.probe import CLIENT, MANIFEST, ProbeShell, State, frame_of, probe
@@ -62,7 +61,6 @@ def with_signature(signature: bytes) -> bytes:
     return encode(replace(SIGNED, signature=signature))
 
 
-@aio
 async def test_what_its_sender_signed_is_let_in() -> None:
     async with probe() as service:
         await service.send_bytes(FRAME)
@@ -105,7 +103,6 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "frame", "reason"), REFUSED, ids=[name for name, *_ in REFUSED])
-@aio
 async def test_what_its_sender_in_the_roster_did_not_sign_as_it_is_for_us_is_refused(
     name: str, frame: bytes, reason: str
 ) -> None:
@@ -140,7 +137,6 @@ def turned_round(value: object) -> str:
 
 @pytest.mark.parametrize("part", ["header", "body"])
 @pytest.mark.parametrize("spell", [json.dumps, turned_round], ids=["spaces", "other order"])
-@aio
 async def test_json_that_is_spelt_otherwise_needs_another_signature(part: str, spell: Spell) -> None:
     body = PhaseReleased(members=(CLIENT,), vectors=make_claims(MANIFEST), traffic=())
     frame = frame_of(body)

@@ -17,7 +17,6 @@ from hubbub.messages.runs import PartyFailed, RunEnded, RunProposed, RunRefused
 from hubbub.runtime.state_folder import STATE_FILE, Tombstones, forget_run, lock_folder
 from hubbub.trust.audit import read_log
 from support.aggregator_scene import CLIENTS, MANIFEST, scene_of
-from support.aio import aio
 
 RUN, OTHER = MANIFEST.run_id, RunId("f" * 64)
 
@@ -40,7 +39,6 @@ async def leave_open(folder: Path) -> None:
         assert scene.spooled()
 
 
-@aio
 async def test_secrets_events_and_spool_go_and_tombstone_and_journal_stay(tmp_path: Path) -> None:
     await leave_open(tmp_path)
     assert count_rows(tmp_path, "secrets") > 0
@@ -55,7 +53,6 @@ async def test_secrets_events_and_spool_go_and_tombstone_and_journal_stay(tmp_pa
     assert (last.kind, last.fields) == ("ended", {"run": RUN, "outcome": "forgotten"})
 
 
-@aio
 async def test_a_forgotten_run_is_not_spoken_of_until_somebody_asks_and_never_joined_again(tmp_path: Path) -> None:
     await leave_open(tmp_path)
     forget_run(tmp_path, RUN)
@@ -71,7 +68,6 @@ async def test_a_forgotten_run_is_not_spoken_of_until_somebody_asks_and_never_jo
         assert refusal.code is Code.PROTOCOL_JOINED_BEFORE
 
 
-@aio
 async def test_forgetting_again_is_fine_until_the_run_has_ended(tmp_path: Path) -> None:
     await leave_open(tmp_path)
     forget_run(tmp_path, RUN)
@@ -87,7 +83,6 @@ async def test_forgetting_again_is_fine_until_the_run_has_ended(tmp_path: Path) 
         forget_run(tmp_path, RUN)
 
 
-@aio
 async def test_what_cannot_be_forgotten_is_left_alone(tmp_path: Path) -> None:
     await leave_open(tmp_path / "party")
     lock = lock_folder(tmp_path / "party")

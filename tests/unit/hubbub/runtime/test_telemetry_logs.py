@@ -16,7 +16,6 @@ from hubbub.messages.runs import RunEnded
 from hubbub.runtime import runner
 from hubbub.runtime.runner import KeyedEvent
 from hubbub_coordinator.phases.run import State as RunState
-from support.aio import aio
 from support.forgetful_store import Disk, ForgetfulStore
 from support.measured_run import Line, Measured, logging_as_json, measure_run
 from support.parties import COORDINATOR
@@ -99,7 +98,6 @@ REFUSAL = CountRefusal(RejectReason.CONTRADICTION, "sum-chunk", MANIFEST.aggrega
         ({}, Publish(MANIFEST.clients[1], Role.CLIENT, RoundOpened()), "has no inbox yet"),
     ],
 )
-@aio
 async def test_an_effect_or_a_job_that_fails_is_tried_again_or_refuses_says_where(
     wrong: Mapping[str, list[Exception]], effect: Effect, text: str
 ) -> None:
@@ -112,7 +110,6 @@ async def test_an_effect_or_a_job_that_fails_is_tried_again_or_refuses_says_wher
     assert place_of(line) == PLACE
 
 
-@aio
 async def test_what_an_effect_or_a_job_logs_itself_says_where() -> None:
     def say(effect: Note | Ponder) -> object:
         runner.log.warning(effect.text)
@@ -127,7 +124,6 @@ async def test_what_an_effect_or_a_job_logs_itself_says_where() -> None:
         assert [place_of(line) for line in lines_with(stream, text)] == [PLACE]
 
 
-@aio
 async def test_a_job_that_is_taken_up_again_after_a_restart_says_where() -> None:
     disk, held = Disk(), asyncio.Event()
     with logging_as_json() as stream:
@@ -139,7 +135,6 @@ async def test_a_job_that_is_taken_up_again_after_a_restart_says_where() -> None
     assert place_of(line) == PLACE
 
 
-@aio
 async def test_an_event_for_a_machine_that_is_over_and_a_bug_in_a_step_say_where() -> None:
     with logging_as_json() as stream:
         async with probe() as service:
@@ -152,7 +147,6 @@ async def test_an_event_for_a_machine_that_is_over_and_a_bug_in_a_step_say_where
     assert place_of(bug) == PLACE
 
 
-@aio
 async def test_a_message_says_where_it_is_looked_at_refused_or_comes_after_the_end() -> None:
     def talk(envelope: Envelope) -> Sequence[KeyedEvent]:
         runner.log.info("I had a look")

@@ -16,7 +16,6 @@ from hubbub.messages.runs import RunProposed
 from hubbub.runtime import runner
 from hubbub.runtime.runner import KeyedEvent
 from hubbub.transport.topology import inbox
-from support.aio import aio
 from support.builders import make_envelope
 from support.forgetful_store import Disk, ForgetfulStore
 from support.measured_run import Measured, measure_run
@@ -163,7 +162,6 @@ def test_every_metric_is_ours_says_what_it_is_and_has_few_labels_that_name_nobod
 # One service -------------------------------------------------------------------------------------------------
 
 
-@aio
 async def test_a_message_that_changes_nothing_adds_no_bytes_and_a_phase_that_was_not_checked_is_no_label() -> None:
     answers: list[list[KeyedEvent]] = [[(KEY, Go())], [], [(KEY, Go())]]
     frame = frame_of(JOINED)
@@ -185,7 +183,6 @@ async def test_a_message_that_changes_nothing_adds_no_bytes_and_a_phase_that_was
             assert service.sample("wire_bytes_total", direction=direction, kind=kind, phase="") == size
 
 
-@aio
 async def test_steps_are_counted_by_event_and_machines_by_state_while_they_run() -> None:
     def machines() -> list[float | None]:
         return [service.sample("machines", machine="probe", state=str(state.value)) for state in State]
@@ -205,7 +202,6 @@ async def test_steps_are_counted_by_event_and_machines_by_state_while_they_run()
     assert service.sample("machine_steps_total", machine="probe", event="Rang") == 1
 
 
-@aio
 async def test_the_store_is_counted_as_it_grows_and_shrinks_and_the_last_event_is_timed() -> None:
     disk, clock = Disk(), ManualClock(1_000.0)
     async with probe(store=ForgetfulStore(disk), clock=clock) as service:
@@ -225,7 +221,6 @@ async def test_the_store_is_counted_as_it_grows_and_shrinks_and_the_last_event_i
     assert appends == 1
 
 
-@aio
 async def test_what_is_tried_or_sent_again_and_bugs_are_counted() -> None:
     away = Failing([ZeroDivisionError(), BrokerUnreachable("nobody is there")])
     full = Failing([StorageFailed("the disk is full")])
@@ -245,7 +240,6 @@ async def test_what_is_tried_or_sent_again_and_bugs_are_counted() -> None:
 # Readiness ---------------------------------------------------------------------------------------------------
 
 
-@aio
 async def test_a_party_says_what_keeps_it_from_being_ready() -> None:
     no_inbox = f"nothing is received from the queue {inbox(COORDINATOR)}"
     seen: list[tuple[str, ...]] = []
@@ -279,7 +273,6 @@ async def test_a_party_says_what_keeps_it_from_being_ready() -> None:
 # Liveness ----------------------------------------------------------------------------------------------------
 
 
-@aio
 async def test_a_driver_that_died_is_a_stall() -> None:
     async with probe() as service:
         driver = service.runner._driver
@@ -290,7 +283,6 @@ async def test_a_driver_that_died_is_a_stall() -> None:
         assert "no events are taken any more" in service.runner.find_stall()
 
 
-@aio
 async def test_neither_a_long_outage_nor_nothing_to_do_is_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s, said = [0.0], list[str]()
     monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: now_s[0]))

@@ -15,7 +15,6 @@ from starlette.types import Receive, Scope, Send
 from hubbub.runtime.health import Vitals, create_app
 from hubbub.runtime.telemetry import Counters, WebRefusal
 from hubbub.runtime.web_server import PIECE_BYTES, CarefulProtocol, Limits, Tally, answering, find_limits, listen
-from support.aio import aio
 
 FOR_EVER_S = 1_000.0
 AT_ONCE_S = 0.02
@@ -125,7 +124,6 @@ def accepted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     [b"GET /healthz HTTP/1.1\r\nX: ", b"GET /", CHUNKED + b"0\r\nX: ", CHUNKED + b"1;"],
     ids=["header", "path", "trailer", "chunk-extension"],
 )
-@aio
 async def test_what_never_ends_is_read_no_further_than_the_limit(beginning: bytes, accepted: list[int]) -> None:
     async with serving(app=read_body) as connect:
         peer, sent = await connect(), 0
@@ -142,7 +140,6 @@ async def test_what_never_ends_is_read_no_further_than_the_limit(beginning: byte
         assert sum(accepted) <= Limits(connections=1).header_bytes + PIECE_BYTES
 
 
-@aio
 async def test_headers_that_are_too_long_together_are_told_so_and_long_bodies_and_many_requests_taken() -> None:
     async with serving() as connect:
         for count in (1, 100):
@@ -160,7 +157,6 @@ async def test_headers_that_are_too_long_together_are_told_so_and_long_bodies_an
         assert (await peer.ask(CHUNKED + chunks))[2] == b"%d" % len(body)
 
 
-@aio
 async def test_connections_beyond_the_limit_are_told_when_to_come_back(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     async with serving(most=3) as connect:
@@ -178,7 +174,6 @@ async def test_connections_beyond_the_limit_are_told_when_to_come_back(caplog: p
     assert "closed a connection from 127.0.0.1: there are too many connections" in caplog.text
 
 
-@aio
 async def test_who_has_asked_nothing_gives_way_to_who_asks() -> None:
     async with serving(most=3, patience_s=0.0) as connect:
         oldest, *others = [await connect() for _ in range(3)]
@@ -195,7 +190,6 @@ async def test_who_has_asked_nothing_gives_way_to_who_asks() -> None:
 @pytest.mark.parametrize(
     ("limits", "status"), [({"most": 1, "patience_s": 0.0}, 503), ({"request_s": AT_ONCE_S}, 408)]
 )
-@aio
 async def test_who_is_being_answered_does_not_give_way(limits: dict[str, Any], status: int) -> None:
     app = Held()
     async with serving(app=app, **limits) as connect:
@@ -214,7 +208,6 @@ async def test_who_is_being_answered_does_not_give_way(limits: dict[str, Any], s
     [b"", b"GET /", GET[:-2], POST + b"Content-Length: 10\r\n\r\nabc", CHUNKED + b"5\r\nab", b"\r\n"],
     ids=["nothing", "line", "headers", "body", "chunk", "empty line after an answer"],
 )
-@aio
 async def test_a_request_that_does_not_come_to_its_end_in_time_is_given_up(beginning: bytes) -> None:
     async with serving(app=read_body, request_s=AT_ONCE_S) as connect:
         peer = await connect()
@@ -226,7 +219,6 @@ async def test_a_request_that_does_not_come_to_its_end_in_time_is_given_up(begin
         assert await peer.is_closed()
 
 
-@aio
 async def test_who_does_not_read_an_answer_is_left() -> None:
     left = asyncio.Event()
 
@@ -248,7 +240,6 @@ async def test_who_does_not_read_an_answer_is_left() -> None:
             await left.wait()
 
 
-@aio
 async def test_every_refusal_is_counted_by_its_reason(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     long, counters = b"GET / HTTP/1.1\r\nX: " + b"x" * 2**16, Counters()

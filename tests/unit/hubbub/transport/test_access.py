@@ -15,7 +15,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from hubbub.errors import ConfigurationError
 from hubbub.transport.access import Access, Login, Tls
-from support.aio import aio
 from support.certificates import Authority, CertificateFiles, write_key
 from support.listening import listening
 
@@ -186,7 +185,6 @@ async def find_trouble(port: int, tls: Tls, scheme: str = "amqps") -> str | None
     ("version", "said"),
     [(ssl.TLSVersion.TLSv1_2, "may demand a client"), (ssl.TLSVersion.TLSv1_3, "demands a client certificate")],
 )
-@aio
 async def test_demand_for_a_client_certificate_is_understood(
     authority: Authority, client: CertificateFiles, version: ssl.TLSVersion, said: str
 ) -> None:
@@ -196,7 +194,6 @@ async def test_demand_for_a_client_certificate_is_understood(
         assert await find_trouble(port, with_one) is None
 
 
-@aio
 async def test_a_certificate_that_does_not_verify_and_tls_that_was_not_expected_are_told(
     authority: Authority, tmp_path: Path
 ) -> None:
@@ -210,7 +207,6 @@ async def test_a_certificate_that_does_not_verify_and_tls_that_was_not_expected_
 
 
 @pytest.mark.parametrize("scheme", ["amqp", "amqps"])
-@aio
 async def test_a_connection_that_is_merely_lost_or_silent_is_no_objection(scheme: str) -> None:
     async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()

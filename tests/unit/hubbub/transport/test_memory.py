@@ -6,7 +6,6 @@ from hubbub.ids import PartyId, Role
 from hubbub.transport.base import ACK, Delivery, Verdict
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import inbox, route, topology_for
-from support.aio import aio
 from support.twins import Recorder
 
 ANNA = PartyId("anna")
@@ -14,7 +13,6 @@ ADDRESS = route(Role.CLIENT, Role.AGGREGATOR, ANNA)
 TOPOLOGY = topology_for(ANNA, Role.AGGREGATOR)
 
 
-@aio
 async def test_a_refused_message_is_sent_again_and_a_lost_confirmation_makes_it_come_twice() -> None:
     body, broker, recorder = bytes(2**20), MemoryBroker(), Recorder()
     broker.refuse_next(3)
@@ -30,7 +28,6 @@ async def test_a_refused_message_is_sent_again_and_a_lost_confirmation_makes_it_
     assert recorder.bodies[0] is body, "it is handed on without a copy"
 
 
-@aio
 async def test_broker_short_of_memory_delivers_and_takes_nothing() -> None:
     broker, recorder = MemoryBroker(), Recorder()
 
@@ -50,7 +47,6 @@ async def test_broker_short_of_memory_delivers_and_takes_nothing() -> None:
     assert recorder.bodies == [b"before", b"after"]
 
 
-@aio
 async def test_sender_in_a_loop_lets_others_receive() -> None:
     broker, most_waiting = MemoryBroker(), 0
 

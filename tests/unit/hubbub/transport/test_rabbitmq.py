@@ -13,7 +13,6 @@ from hubbub.transport.rabbitmq import RabbitMqTransport, dead_letters
 from hubbub.transport.rabbitmq.connection import loss_as_connection_error
 from hubbub.transport.rabbitmq.dead_letters import DeadLetters
 from hubbub.transport.topology import inbox, topology_for
-from support.aio import aio
 from support.listening import listening
 
 ANNA = PartyId("anna")
@@ -36,7 +35,6 @@ def test_url_that_is_none_is_refused_without_repeating_it(url: str) -> None:
     assert "sesame" not in str(refusal.value)
 
 
-@aio
 async def test_first_connect_can_be_given_up_at_once() -> None:
     heard = asyncio.Event()
 
@@ -55,7 +53,6 @@ async def test_first_connect_can_be_given_up_at_once() -> None:
                 await entering
 
 
-@aio
 async def test_addresses_are_tried_in_turn_and_all_are_named_if_none_answers() -> None:
     tried: list[int] = []
     again = asyncio.Event()
@@ -80,7 +77,6 @@ async def test_addresses_are_tried_in_turn_and_all_are_named_if_none_answers() -
     assert in_turn == [ports[number % 2] for number in range(len(in_turn))]
 
 
-@aio
 async def test_an_exception_of_no_class_and_a_cancellation_that_nobody_asked_for_are_losses() -> None:
     """aiormq raises the first where a write waits that a lost connection does not take any more."""
     with pytest.raises(ConnectionError), loss_as_connection_error():
@@ -143,7 +139,6 @@ async def put_aside(broker: Broker, bodies: list[bytes]) -> None:
     await dead.stop()
 
 
-@aio
 async def test_a_dead_letter_that_the_broker_does_not_take_is_dropped_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -155,7 +150,6 @@ async def test_a_dead_letter_that_the_broker_does_not_take_is_dropped_alone(
     assert "a rejected message (malformed) is dropped: the broker is away" in caplog.text
 
 
-@aio
 async def test_of_a_flood_a_part_is_put_aside_and_the_rest_is_counted_in_one_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,7 +6,6 @@ import pytest
 from hubbub.errors import LocalError
 from hubbub.transport.base import ACK, RETRY, Delivery, Verdict
 from hubbub.transport.subscription import RetryPause, Worker, check_outside
-from support.aio import aio
 
 
 @dataclass
@@ -38,7 +37,6 @@ def test_pause_doubles_up_to_its_limit() -> None:
     assert pause.after(1_000_000) == 1.0
 
 
-@aio
 async def test_a_stale_message_is_not_handled_and_no_failure_stops_the_worker() -> None:
     seen: list[Exception] = []
 
@@ -68,7 +66,6 @@ async def test_a_stale_message_is_not_handled_and_no_failure_stops_the_worker() 
     assert len(seen) == 2, "a handler knows that it is inside"
 
 
-@aio
 async def test_stopping_that_is_cancelled_ends_the_handler() -> None:
     holding, ended = asyncio.Event(), asyncio.Event()
 
