@@ -67,7 +67,7 @@ class Aggregator(Participant):
         self.journal = Journal(self._file)
         self._receipts: dict[Key, set[SignedReceipt]] = {}
         """Receipts that this process has signed, by phase."""
-        self._bench = PhaseJobs(identity, self._spool, self._vault, self.runner.post, self._seal_of)
+        self._jobs = PhaseJobs(identity, self._spool, self._vault, self.runner.post, self._seal_of)
 
     # Messages to events ---------------------------------------------------------------------------------
 
@@ -123,8 +123,8 @@ class Aggregator(Participant):
         event = read_share(data.me, data.manifest, self.runner.roster.kem, envelope, body, size)
         if over and not self._asked_again(envelope):
             return self._ignore(envelope)
-        key, wire = self._phase_key(data, envelope), plan_phase(data.manifest, envelope.phase)
-        return [(key, self._bench.opened.look_into(key, wire, event, envelope.payload))]
+        key, wire = self._open_phase(data, envelope), plan_phase(data.manifest, envelope.phase)
+        return [(key, self._jobs.opened.look_into(key, wire, event, envelope.payload))]
 
     def _asked_again(self, envelope: Envelope) -> bool:
         """Return whether a share belongs to a set that was asked for again after the phase was closed."""
@@ -143,7 +143,7 @@ class Aggregator(Participant):
         key = _phase_of(envelope)
         if over and key not in self.runner.machines:
             return self._ignore(envelope)
-        return [(self._phase_key(data, envelope), event)]
+        return [(self._open_phase(data, envelope), event)]
 
     def _receive_order(
         self, data: Membership, envelope: Envelope, event: CloseOrdered | VoidOrdered
@@ -159,7 +159,7 @@ class Aggregator(Participant):
             members = event.members if isinstance(event, CloseOrdered) else ()
             self.journal.check(key, [client for client in data.manifest.clients if client in members])
             return self._ignore(envelope)
-        return [(self._phase_key(data, envelope), event)]
+        return [(self._open_phase(data, envelope), event)]
 
     def _is_order_over(self, data: Membership, envelope: Envelope) -> bool:
         """Return whether an order is about a phase that is over.
@@ -192,7 +192,7 @@ class Aggregator(Participant):
             )
         return there < here
 
-    def _phase_key(self, data: Membership, envelope: Envelope) -> Key:
+    def _open_phase(self, data: Membership, envelope: Envelope) -> Key:
         """Return the key of the open phase's machine; add the machine when the first message of it arrives."""
         key = _phase_of(envelope)
         if key not in self.runner.machines:
@@ -224,7 +224,7 @@ class Aggregator(Participant):
                 self.journal.record(key, effect.members)
                 data = self._accumulation(key)
                 if effect.members and data.combiner is None:
-                    self._bench.fix_keys(key, data)
+                    self._jobs.fix_keys(key, data)
             case _:
                 raise LocalError(f"an aggregator keeps no {effect!r}")
 
@@ -256,9 +256,9 @@ class Aggregator(Participant):
         try:
             match job:
                 case accumulation.CheckChunk():
-                    return await self._bench.check(key, plan_phase(data.manifest, key.phase), job)
+                    return await self._jobs.check(key, plan_phase(data.manifest, key.phase), job)
                 case accumulation.SumAndRelease():
-                    return await self._bench.release(key, data)
+                    return await self._jobs.release(key, data)
         except ChunkDamaged as damage:
             return damage.make_event(self._clock.now_s())
         raise LocalError(f"an aggregator has no job {job!r}")
@@ -273,12 +273,12 @@ class Aggregator(Participant):
         """Drop the chunks of a phase that is over, and the keys of its sum."""
         if key.kind == "phase":
             self._spool.drop(key)
-            self._bench.drop_keys(key)
+            self._jobs.drop_keys(key)
         return super().retire(key, live)
 
     def _let_go(self, key: Key) -> None:
         """Drop opened seeds and keys, and the receipts that we signed."""
-        self._bench.opened.forget(key)
+        self._jobs.opened.forget(key)
         self._receipts.pop(key, None)
 
 

@@ -1,1 +1,1 @@
-"""The trainer's state machines: its enrolment in a run, a round of it, and catching up after a loss."""
+"""The trainer's state machines: its admission to a run, its part in it, a round, and catching up after a loss."""

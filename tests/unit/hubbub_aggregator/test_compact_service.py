@@ -67,7 +67,7 @@ async def test_rounds_in_which_it_combines_and_does_not_are_right_to_the_bit(
 
         assert scene.dead() == []
         assert not scene.spooled(), "neither shares nor sums stay on disk"
-        assert not scene.aggregator._bench.opened._seeds, "nor opened seeds in memory"
+        assert not scene.aggregator._jobs.opened._seeds, "nor opened seeds in memory"
 
 
 async def test_a_run_that_ends_within_a_phase_takes_opened_seeds_and_keys_with_it(
@@ -75,14 +75,14 @@ async def test_a_run_that_ends_within_a_phase_takes_opened_seeds_and_keys_with_i
 ) -> None:
     async with running_compact(tmp_path, combines=False) as scene:
         await scene.deal_all()
-        assert scene.aggregator._bench.opened._seeds
-        assert scene.aggregator._bench.opened._share_keys
+        assert scene.aggregator._jobs.opened._seeds
+        assert scene.aggregator._jobs.opened._share_keys
 
         await scene.command(RunEnded(outcome="failed", reason="enough"))
         await scene.empty_inbox()
 
-        assert not scene.aggregator._bench.opened._seeds
-        assert not scene.aggregator._bench.opened._share_keys
+        assert not scene.aggregator._jobs.opened._seeds
+        assert not scene.aggregator._jobs.opened._share_keys
         assert not scene.aggregator._receipts
 
 
@@ -144,7 +144,7 @@ async def test_the_key_of_a_share_set_is_opened_once_and_kept_in_memory_until_th
         await scene.check_release()
 
         assert opened.count(client) == 1
-        assert not scene.aggregator._bench.opened._share_keys
+        assert not scene.aggregator._jobs.opened._share_keys
 
 
 @both
