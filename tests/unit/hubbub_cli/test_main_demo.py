@@ -72,6 +72,16 @@ def test_the_same_seed_gives_the_same_model_and_another_gives_another(tmp_path: 
     assert first["model_sha256"] == again["model_sha256"] != other["model_sha256"]
 
 
+def test_the_run_ends_at_its_target_and_without_scores_there_is_none(tmp_path: Path) -> None:
+    reached, _ = run_demo(tmp_path, "--rounds", "9", "--target", "0.01")
+    unscored, _ = run_demo(tmp_path, "--evaluate-every", "0")
+
+    assert len(reached["rounds"]) < 9
+    assert reached["rounds"][-1]["accuracy"] >= 0.01
+    assert len(unscored["rounds"]) == 2
+    assert all("scores" not in each["phases"] for each in unscored["rounds"])
+
+
 def test_blocks_are_run_where_they_are_asked_for_and_what_they_show_is_said(tmp_path: Path) -> None:
     report, shown = run_demo(tmp_path, "--strategy", "sec-union", "--block", "6", "--q", "3")
     flat, quiet = run_demo(tmp_path, "--strategy", "sec-union", "--q", "3")
@@ -108,6 +118,8 @@ def test_the_table_shows_the_share_that_was_chosen_alone_and_a_log_is_written(tm
         (("--wire", "carrier-pigeon"), "there is no wire mode 'carrier-pigeon'"),
         (("--feedback", "none"), "there is no feedback 'none'; choose one of: lost, paper"),
         (("--alpha", "nrm"), "did you mean 'norm'?"),
+        (("--target", "98"), "target: accuracy lies between 0 and 1, not at 98"),
+        (("--target", "0.5", "--evaluate-every", "0"), "a target needs scores"),
         (("--task", "nonsense"), "there is no task 'nonsense'"),
         (("--json", "/nowhere/at/all.json"), "there is no folder /nowhere/at"),
         (("--log", "/nowhere/at/all.log"), "/nowhere/at/all.log cannot be written"),
