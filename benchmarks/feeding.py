@@ -8,7 +8,6 @@ Its values are drawn again to check the sum. At most a few chunks are in flight,
 from __future__ import annotations
 
 import asyncio
-import secrets
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -210,6 +209,7 @@ class Crowd:
         self.share_bytes = self.sum_bytes = 0
         self.wall_s = 0.0
         self._parties = parties
+        self._directory = parties.roster.directory(manifest.run_id)
         self._transports = transports
         self._wire = plan_phase(manifest, PHASE)
         numbers = manifest.protocol_parameters
@@ -337,11 +337,10 @@ class Crowd:
             phase=key.phase,
             sender=sender,
             recipient=to,
-            message_id=secrets.token_hex(16),
             body=body,
             payload=payload,
         )
-        return encode(sign(self._parties.identities[sender], envelope))
+        return encode(sign(self._parties.identities[sender], envelope, self._directory), self._directory)
 
     async def _publish(self, sender: PartyId, to: PartyId, frame: bytes) -> None:
         address = route(self._parties.identities[sender].role, Role.AGGREGATOR, to)
@@ -356,12 +355,12 @@ class Crowd:
         return report
 
     async def _note_report(self, delivery: Delivery) -> Verdict:
-        self._reports.put_nowait(decode(delivery.body).body)
+        self._reports.put_nowait(decode(delivery.body, self._directory).body)
         return ACK
 
     async def _check_sum(self, delivery: Delivery) -> Verdict:
         with self.decoding.on(CLIENT):
-            envelope = decode(delivery.body)
+            envelope = decode(delivery.body, self._directory)
             body = envelope.body
             if not isinstance(body, MaskedChunk):
                 raise ProtocolError(f"an aggregator sends a client {envelope.kind}")

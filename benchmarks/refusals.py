@@ -19,7 +19,7 @@ from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, Role, RunId
 from hubbub.messages.codec import encode
 from hubbub.messages.envelope import Envelope
-from hubbub.messages.runs import RunReady
+from hubbub.messages.rounds import VoidPhase
 from hubbub.transport.base import Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.rabbitmq import declare_topology
@@ -59,14 +59,14 @@ async def time_refusals(transports: Mapping[str, Connect | None], count: int = M
         phase="",
         sender=SENDER,
         recipient=TARGET,
-        message_id="0" * 32,
-        body=RunReady(),
+        body=VoidPhase(),
         payload=bytes(PAYLOAD_BYTES),
         signature=secrets.token_bytes(64),
     )
+    directory = make_parties(clients=CLIENTS, servers=SERVERS).roster.directory()
     bad = {
         "no frame": (secrets.token_bytes(PAYLOAD_BYTES), RejectReason.MALFORMED),
-        "false signature": (encode(forged), RejectReason.BAD_SIGNATURE),
+        "false signature": (encode(forged, directory), RejectReason.BAD_SIGNATURE),
     }
     return [
         RefusalRate(transport=name, what=what, messages=count, seconds=await _time(connect, body, reason, count))

@@ -23,8 +23,10 @@ from benchmarks.steps import CLIENTS, RHO, SERVERS
 from hubbub.crypto.sealing import CHUNK_OVERHEAD, Kem, share_overhead
 from hubbub.ids import PartyId
 from hubbub.messages.codec import decode
+from hubbub.messages.envelope import Envelope
 from hubbub.messages.rounds import ClosePhase, SumChunk
 from hubbub.messages.shares import SetReceived, ShareChunk, SignedReceipt
+from hubbub.messages.wire_form import Directory
 from hubbub.run_options import RunOptions
 from hubbub.runtime.runner import Transition
 from hubbub.transport.base import Address
@@ -107,10 +109,10 @@ class _Meter:
             reading = _Reading(time.process_time(), self.trust_s, self.learning_s, self.sent, self.trust_bytes)
             self.readings.append(reading)
 
-    def count(self, frame: bytes) -> None:
+    def count(self, frame: bytes, directory: Directory) -> None:
         with self.lock:
             self.sent += len(frame)
-            self.trust_bytes += _trust_bytes(frame)
+            self.trust_bytes += _trust_bytes(decode(frame, directory))
 
     def time_trust(self, call: Callable[P, R], /, *arguments: P.args, **named: P.kwargs) -> R:
         began_s = time.thread_time()
@@ -129,38 +131,42 @@ class _Meter:
                 self.learning_s += time.thread_time() - began_s
 
 
-def _trust_bytes(frame: bytes) -> int:
+def _trust_bytes(envelope: Envelope) -> int:
     """Return the bytes of a frame that are due to signatures, seals and transcripts."""
-    envelope = decode(frame)
     own = len(envelope.signature)
     match envelope.body:
         case ShareChunk(transcript=transcript):
-            return own + share_overhead(Kem.X25519) + _field_bytes("transcript", transcript)
+            return own + share_overhead(Kem.X25519) + _field_bytes(transcript)
         case SumChunk(wrapped_key=wrapped):
-            return own + CHUNK_OVERHEAD + _field_bytes("wrapped_key", wrapped)
+            return own + CHUNK_OVERHEAD + _field_bytes(wrapped)
         case SetReceived(receipt=signed):
             return own + _receipt_bytes(signed)
         case ClosePhase(receipts=receipts):
-            return own + sum(map(_receipt_bytes, receipts))
+            # The transcript that receipts have in common is sent once.
+            transcripts = {each.receipt.transcript for each in receipts}
+            return (
+                own + sum(_field_bytes(each.signature) for each in receipts) + sum(map(_field_bytes, transcripts))
+            )
     return own
 
 
-def _field_bytes(name: str, text: str) -> int:
-    return len(f'"{name}":"{text}",')
+def _field_bytes(text: str) -> int:
+    """Return the bytes that a hexadecimal field takes in a frame: two before its own, which are up to 255."""
+    return 2 + len(text) // 2
 
 
 def _receipt_bytes(signed: SignedReceipt) -> int:
-    transcript = _field_bytes("transcript", signed.receipt.transcript)
-    return transcript + _field_bytes("signature", signed.signature) + len('{"receipt":}')
+    return _field_bytes(signed.receipt.transcript) + _field_bytes(signed.signature)
 
 
 class _CountingTransport(MemoryTransport):
-    def __init__(self, meter: _Meter, broker: MemoryBroker, topology: Topology) -> None:
+    def __init__(self, meter: _Meter, directory: Directory, broker: MemoryBroker, topology: Topology) -> None:
         super().__init__(broker, topology)
         self._meter = meter
+        self._directory = directory
 
     async def publish(self, address: Address, body: bytes) -> None:
-        self._meter.count(body)
+        self._meter.count(body, self._directory)
         await super().publish(address, body)
 
 
@@ -216,7 +222,7 @@ async def _run(parameters: int, strategy: str, meter: _Meter) -> None:
     manifest = draw_up_manifest(task, options, roster=parties.roster)
 
     def connect(_: PartyId, topology: Topology) -> _CountingTransport:
-        return _CountingTransport(meter, broker, topology)
+        return _CountingTransport(meter, parties.roster.directory(manifest.run_id), broker, topology)
 
     with tempfile.TemporaryDirectory(prefix="hubbub-bench-") as folder:
         async with start_federation(

@@ -93,7 +93,9 @@ LAYERS = {
     "hubbub.secure_sum": "numpy hubbub.errors hubbub.protocol hubbub.crypto",
     "hubbub.machine": "hubbub.errors hubbub.ids hubbub.machine",
     "hubbub.strategies": "numpy hubbub.errors hubbub.ids hubbub.parameters hubbub.protocol hubbub.strategies",
-    "hubbub.messages": "pydantic hubbub.errors hubbub.ids hubbub.parameters hubbub.protocol hubbub.messages",
+    "hubbub.messages": (
+        "msgspec pydantic hubbub.errors hubbub.ids hubbub.parameters hubbub.protocol hubbub.messages"
+    ),
     "hubbub.crypto": "numpy cryptography hubbub.errors hubbub.ids hubbub.crypto",
     "hubbub.transport": "aio_pika aiormq yarl hubbub.errors hubbub.ids hubbub.transport",
     "hubbub.trust": "pydantic hubbub.errors hubbub.ids hubbub.disk hubbub.crypto hubbub.messages hubbub.trust",

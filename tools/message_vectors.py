@@ -4,17 +4,20 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
+from typing import Any
+
+import msgspec
 
 from hubbub.crypto.sealing import Kem, SealingKey
 from hubbub.crypto.signing import SigningKey
 from hubbub.errors import PeerError
 from hubbub.ids import PartyId, Role
-from hubbub.messages.codec import KINDS, decode, encode, signed_part
-from hubbub.messages.envelope import Envelope
+from hubbub.messages.codec import KINDS, MAGIC, PREFIX, covered, decode, encode, signed_part
+from hubbub.messages.envelope import FORMAT_VERSION, Envelope
 from hubbub.messages.manifest import read_manifest
 from hubbub.messages.rounds import ReleaseClaim
 from hubbub.messages.shares import Receipt
-from hubbub.runtime.publisher import authenticate, sign
+from hubbub.runtime.publisher import DOMAIN, authenticate, sign
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import build_roster
 from hubbub.trust.signed import sign_receipt, sign_release, sign_run_key
@@ -113,6 +116,7 @@ MODEL = bytes.fromhex("0000803f000000c0")
 """Model of 1.0 and -2.0: 32-bit floats, little-endian."""
 
 RUN = read_manifest(json.dumps(MANIFEST)).run_id
+DIRECTORY = ROSTER.directory(RUN)
 
 
 def run_key(name: str) -> Json:
@@ -246,60 +250,92 @@ def make_envelope(kind: str) -> Envelope:
         phase="" if no_phase else PHASE,
         sender=PartyId(sender),
         recipient=PartyId(find_party(KINDS[kind].recipients, other_than=sender)),
-        message_id=f"{list(BODIES).index(kind):032x}",
         body=KINDS[kind].model_validate_json(json.dumps(BODIES[kind])),
         payload=bytes(range(0, 250, 7)) if kind.endswith(("-chunk", "-contribution", "-seed")) else b"",
     )
-    return sign(IDENTITIES[sender], envelope)
+    return sign(IDENTITIES[sender], envelope, DIRECTORY)
 
 
 def message_case(kind: str) -> Json:
     """Return one message, field by field, and its frame."""
     envelope = make_envelope(kind)
-    fields = ("kind", "run", "round", "phase", "sender", "recipient", "message_id")
+    fields = ("kind", "run", "round", "phase", "sender", "recipient")
     return {
         "header": {name: getattr(envelope, name) for name in fields},
         "body": BODIES[kind],
         "payload": envelope.payload.hex(),
         "signature": envelope.signature.hex(),
-        "frame": encode(envelope).hex(),
+        "frame": encode(envelope, DIRECTORY).hex(),
     }
 
 
-def replace_once(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
-    """Return a function that replaces bytes in the JSON without changing any length."""
-    if len(old) != len(new):
-        raise AssertionError(f"{old!r} and {new!r} differ in length")
-    return lambda frame: frame.replace(old, new, 1)
+KIND, RUN_NAME, ROUND_NUMBER, PHASE_NAME, SENDER, RECIPIENT, _, BODY = range(8)
+"""Places in a frame's head."""
+
+
+def change_head(change: Callable[[list[Any]], object]) -> Callable[[bytes], bytes]:
+    """Return a function that changes the head of a frame and leaves all else as it is, its signature too."""
+
+    def apply(frame: bytes) -> bytes:
+        end = PREFIX.size + PREFIX.unpack_from(frame)[-1]
+        head = msgspec.msgpack.decode(frame[PREFIX.size : end])
+        change(head)
+        return write_head(msgspec.msgpack.encode(head)) + frame[end:]
+
+    return apply
+
+
+def write_head(head: bytes) -> bytes:
+    """Put the prefix before a head."""
+    return PREFIX.pack(MAGIC, FORMAT_VERSION, len(head)) + head
+
+
+def put(place: int, value: object) -> Callable[[bytes], bytes]:
+    """Return a function that puts another value into one place of the head."""
+    return change_head(lambda head: head.__setitem__(place, value))
+
+
+def spell_round_longer(frame: bytes) -> bytes:
+    """Encode the round's number in two bytes, and sign the frame as its sender would."""
+    envelope, end = decode(frame, DIRECTORY), PREFIX.size + PREFIX.unpack_from(frame)[-1]
+    fields = [msgspec.msgpack.encode(each) for each in msgspec.msgpack.decode(frame[PREFIX.size : end])]
+    fields[ROUND_NUMBER] = b"\xcc" + fields[ROUND_NUMBER]
+    unsigned = write_head(bytes([0x90 + len(fields)]) + b"".join(fields)) + envelope.payload
+    key = IDENTITIES[envelope.sender].key
+    return unsigned + key.sign(DOMAIN, covered(unsigned, envelope))
 
 
 FAULTS: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda _: b"",
     "flipped magic": lambda frame: bytes([frame[0] ^ 1]) + frame[1:],
-    "unknown version": lambda frame: frame[:4] + b"\x00\x03" + frame[6:],
-    "truncated prefix": lambda frame: frame[:19],
+    "unknown version": lambda frame: frame[:4] + b"\x00\x02" + frame[6:],
+    "truncated prefix": lambda frame: frame[:9],
     "truncated": lambda frame: frame[:-1],
     "trailing byte": lambda frame: frame + b"\x00",
     "huge length": lambda frame: frame[:6] + b"\xff\xff\xff\xff" + frame[10:],
-    "unknown kind": replace_once(b'"share-chunk"', b'"shore-chunk"'),
-    "unknown field": replace_once(b'"sender"', b'"lender"'),
-    "unknown field of the body": replace_once(b'"set_id"', b'"get_id"'),
-    "number as text": replace_once(b'"round":2,"phase":"signs"', b'"round":"2","phase":"sig"'),
-    "broken JSON": replace_once(b'{"kind"', b'["kind"'),
-    "path as a name": replace_once(b'"client-1"', b'"../../ab"'),
-    "modulus of 1": replace_once(b'"modulus":7', b'"modulus":1'),
+    "no msgpack": lambda frame: frame[:10] + b"\xc1" + frame[11:],
+    "unknown kind": put(KIND, len(KINDS)),
+    "unknown run": put(RUN_NAME, bytes(8)),
+    "the whole run": put(RUN_NAME, bytes.fromhex(RUN)),
+    "number as text": put(ROUND_NUMBER, "2"),
+    "path as a phase": put(PHASE_NAME, "../../ab"),
+    "a field too many": change_head(lambda head: head.append(0)),
+    "a field of the body too many": change_head(lambda head: head[BODY].append(0)),
+    "digest as text": change_head(lambda head: head[BODY].__setitem__(3, TRANSCRIPT)),
+    "modulus of 1": change_head(lambda head: head[BODY][1][0].__setitem__(2, 1)),
+    "an integer, spelt longer": spell_round_longer,
     "no signature": lambda _: resigned(lambda _: b""),
     "half a signature": lambda _: resigned(lambda signature: signature[:32]),
     "signature with another s": lambda _: resigned(add_order),
     "signed by another party": lambda _: resigned(lambda _: signature_of("client-2", "message")),
     "signed for another purpose": lambda _: resigned(lambda _: signature_of("client-1", "receipt")),
-    "sender not in the roster": replace_once(b'"sender":"client-1"', b'"sender":"client-9"'),
-    "another sender": replace_once(b'"sender":"client-1"', b'"sender":"client-2"'),
-    "another recipient": replace_once(b'"recipient":"aggregator-1"', b'"recipient":"aggregator-2"'),
-    "another round": replace_once(b'"round":2', b'"round":3'),
-    "another transcript": replace_once(b'"transcript":"7a', b'"transcript":"7b'),
+    "sender not in the roster": put(SENDER, len(ROLES)),
+    "recipient not in the roster": put(RECIPIENT, len(ROLES)),
+    "another sender": put(SENDER, DIRECTORY.number(PartyId("client-2"))),
+    "another recipient": put(RECIPIENT, DIRECTORY.number(PartyId("aggregator-2"))),
+    "another round": put(ROUND_NUMBER, 3),
+    "another transcript": change_head(lambda head: head[BODY].__setitem__(3, bytes(32))),
     "flipped payload": lambda frame: frame[:-65] + bytes([frame[-65] ^ 1]) + frame[-64:],
-    "same JSON, spelt otherwise": replace_once(b'"round":2,"phase":"signs"', b'"phase":"signs","round":2'),
 }
 
 # Order of Ed25519's group (RFC 8032).
@@ -309,7 +345,7 @@ ORDER = 2**252 + 27742317777372353535851937790883648493
 def resigned(change: Callable[[bytes], bytes]) -> bytes:
     """Return the share chunk's frame with a changed signature."""
     envelope = make_envelope("share-chunk")
-    return encode(replace(envelope, signature=change(envelope.signature)))
+    return encode(replace(envelope, signature=change(envelope.signature)), DIRECTORY)
 
 
 def add_order(signature: bytes) -> bytes:
@@ -320,14 +356,14 @@ def add_order(signature: bytes) -> bytes:
 
 def signature_of(name: str, domain: str) -> bytes:
     """Return a party's signature of the share chunk under some domain."""
-    return IDENTITIES[name].key.sign(domain, signed_part(make_envelope("share-chunk")))
+    return IDENTITIES[name].key.sign(domain, signed_part(make_envelope("share-chunk"), DIRECTORY))
 
 
 def bad_case(fault: str) -> Json:
     """Corrupt the frame of a share chunk in one way, and return it with the reason why it is refused."""
-    frame = FAULTS[fault](encode(make_envelope("share-chunk")))
+    frame = FAULTS[fault](encode(make_envelope("share-chunk"), DIRECTORY))
     try:
-        authenticate(ROSTER, decode(frame), frame)
+        authenticate(ROSTER, decode(frame, DIRECTORY), frame)
     except PeerError as error:
         return {"fault": fault, "frame": frame.hex(), "reason": error.reason.value}
     raise AssertionError(f"a frame with {fault} was taken for a message")

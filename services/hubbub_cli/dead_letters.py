@@ -20,12 +20,14 @@ from hubbub_cli.formatting import AsJson, print_json
 from hubbub_cli.quiet import without_log_lines
 
 if TYPE_CHECKING:
+    from hubbub.messages.wire_form import Directory
     from hubbub.transport.access import Tls
     from hubbub.transport.base import DeadLetter
 
 T = TypeVar("T")
 
 RUN_DIGITS = 12
+MOST_PARTIES = 2**16
 
 AmqpUrl = Annotated[
     str,
@@ -38,6 +40,7 @@ IdentityFile = Annotated[
 CaFile = Annotated[Path | None, typer.Option(help="Who vouches for the broker's certificate.")]
 CertFile = Annotated[Path | None, typer.Option(help="The party's certificate, where the broker asks for one.")]
 KeyFile = Annotated[Path | None, typer.Option(help="The key to that certificate.")]
+RosterFile = Annotated[Path | None, typer.Option(help="The roster: messages name parties by their number in it.")]
 
 dead_letters = typer.Typer(help="Dead letters: what a party rejected, and why.", no_args_is_help=True)
 
@@ -53,6 +56,7 @@ def list_letters(
     ca_file: CaFile = None,
     cert_file: CertFile = None,
     key_file: KeyFile = None,
+    roster: RosterFile = None,
     as_json: AsJson = False,  # noqa: FBT002  (A flag.)
 ) -> None:
     """List a party's dead letters, the oldest first; all of them stay where they are."""
@@ -60,8 +64,12 @@ def list_letters(
     from hubbub.transport.topology import DEAD_MAX_LENGTH  # noqa: PLC0415
 
     numbers = count(1)
-    tls = Tls(ca_file=ca_file, cert_file=cert_file, key_file=key_file)
-    found = _read(amqp_url, identity, tls, lambda letter: _describe(next(numbers), letter), DEAD_MAX_LENGTH)
+    tls, directory = Tls(ca_file=ca_file, cert_file=cert_file, key_file=key_file), _make_directory(roster)
+
+    def describe(letter: DeadLetter) -> Entry:
+        return _describe(next(numbers), letter, directory)
+
+    found = _read(amqp_url, identity, tls, describe, DEAD_MAX_LENGTH)
     if as_json:
         print_json([_summarise(each) for each in found])
     elif found:
@@ -78,16 +86,17 @@ def show_letter(
     ca_file: CaFile = None,
     cert_file: CertFile = None,
     key_file: KeyFile = None,
+    roster: RosterFile = None,
     as_json: AsJson = False,  # noqa: FBT002  (A flag.)
 ) -> None:
     """Show one dead letter, header and body; of its payload only size and digest."""
     from hubbub.transport.access import Tls  # noqa: PLC0415  (Help should not wait for numpy.)
 
     numbers = count(1)
-    tls = Tls(ca_file=ca_file, cert_file=cert_file, key_file=key_file)
+    tls, directory = Tls(ca_file=ca_file, cert_file=cert_file, key_file=key_file), _make_directory(roster)
 
     def keep_the_one(letter: DeadLetter) -> Entry | None:
-        return _describe(number, letter) if next(numbers) == number else None
+        return _describe(number, letter, directory) if next(numbers) == number else None
 
     found = _read(amqp_url, identity, tls, keep_the_one, number)
     if len(found) < number or (letter := found[-1]) is None:
@@ -134,8 +143,22 @@ def _read(amqp_url: str, identity: Path | None, tls: Tls, read: Callable[[DeadLe
         return asyncio.run(ask())
 
 
-def _describe(number: int, letter: DeadLetter) -> Entry:
-    from hubbub.errors import MalformedMessage  # noqa: PLC0415
+def _make_directory(roster: Path | None) -> Directory:
+    """Return names for the parties of a roster, if there is one; all others, and all runs, go by what is sent."""
+    from hubbub.ids import PartyId, RunId  # noqa: PLC0415  (Help should not wait for numpy.)
+    from hubbub.messages.wire_form import Directory  # noqa: PLC0415
+    from hubbub.trust.roster import read_roster  # noqa: PLC0415
+
+    class Lenient(Directory):
+        def find_run(self, prefix: bytes) -> RunId:
+            return RunId(prefix.hex())
+
+    known = [party.name for party in read_roster(roster).parties] if roster else []
+    return Lenient([*known, *(PartyId(f"party-{number}") for number in range(len(known), MOST_PARTIES))])
+
+
+def _describe(number: int, letter: DeadLetter, directory: Directory) -> Entry:
+    from hubbub.errors import PeerError  # noqa: PLC0415
     from hubbub.messages.codec import decode  # noqa: PLC0415
 
     described: Entry = {
@@ -146,10 +169,10 @@ def _describe(number: int, letter: DeadLetter) -> Entry:
         "malformed": None,
     }
     try:
-        envelope = decode(letter.body)
-    except MalformedMessage as error:
+        envelope = decode(letter.body, directory)
+    except PeerError as error:
         return described | {"malformed": str(error)}
-    fields = ("kind", "sender", "recipient", "run", "round", "phase", "message_id")
+    fields = ("kind", "sender", "recipient", "run", "round", "phase")
     return described | {
         "header": {name: getattr(envelope, name) for name in fields},
         "body": envelope.body.model_dump(mode="json"),

@@ -204,6 +204,10 @@ class Coordinator:
         run = manifest.run_id
         if run in self._states or run in self._tombstones:
             raise RunExists(f"run {run} was submitted already; a new run needs a new nonce")
+        try:
+            self.runner.directory.add_run(run)
+        except PeerError as error:
+            raise ConfigurationError(str(error)) from None
         self._states[run] = runs.State.ENROLLING.value
         machine = Key("run", run)
         data = runs.CoordinatorRun(
@@ -382,6 +386,8 @@ class Coordinator:
             found.append(RunSummary(it.data.place, run, str(it.state.value), it.data.idempotency_key))
         found.sort()
         self._states = {each.run: each.state for each in found}
+        for run in self._states:
+            self.runner.directory.add_run(run)
         self._next_place = found[-1].place + 1 if found else 0
         self._submitted = {each.idempotency_key: each.run for each in found if each.idempotency_key}
         # Everything before the first replayed step is archived.

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 from hubbub.ids import PartyId, RunId
-from hubbub.messages.codec import decode
 from hubbub.messages.rounds import MaskedChunk, SumChunk
 from hubbub.protocol.layout import DENSE, pack_chunk
 from hubbub.protocol.ring import Residues
@@ -32,6 +31,7 @@ from support.aio import bounded
 from support.compact_eavesdropper import CompactEavesdropper
 from support.compact_words import Parts
 from support.eavesdropper import Loot, Search
+from support.frames import decode
 from support.opposed_task import OpposedTask
 from support.recorded_run import TASK, Recorded, Scenario, listen_to
 from support.recorder import Place, Said

@@ -17,14 +17,12 @@ import pytest
 from hubbub.crypto.sealing import SealingKey
 from hubbub.errors import Code, PeerError, RejectReason
 from hubbub.ids import PartyId, Role
-from hubbub.messages.codec import decode, encode
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import OrderRefused, PhaseReleased, PhaseVoided, RoundApplied, RoundDropped, SumChunk
 from hubbub.messages.runs import GroupContribution, PartyFailed, RunEnded, RunJoined, RunKey, RunReady, RunRefused
 from hubbub.messages.shares import SetReceived, SetRefused, ShareChunk, SignedReceipt
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested
 from hubbub.protocol.packing import residue_type
-from hubbub.runtime.publisher import sign
 from hubbub.runtime.state_folder import STATE_FILE
 from hubbub.trust.seals import RunSeals, Stage
 from hubbub.trust.signed import sign_receipt, sign_run_key
@@ -37,6 +35,7 @@ from hubbub_trainer.workspace import digest
 from support.aio import until
 from support.builders import make_cohort, make_manifest
 from support.corrupt_coordinator import PlayedClient, Scene, enrolled_scene, scene_of
+from support.frames import decode, encode, sign
 from support.parties import make_identity, make_parties, parties_of
 from support.sealed_shares import open_share
 from support.wrapped_learner import WrappedLearner, WrappedTask
@@ -473,7 +472,7 @@ def of_another_set(receipts: tuple[SignedReceipt, ...]) -> tuple[Sequence[PartyI
         pytest.param(over(*CLIENTS[:2]), RejectReason.TOO_FEW_MEMBERS, id="under-min-clients"),
         pytest.param(over(*CLIENTS[:3], VICTIM), RejectReason.NOT_IN_COHORT, id="a-member-twice"),
         pytest.param(over(VICTIM, VICTIM, VICTIM), RejectReason.NOT_IN_COHORT, id="one-client-thrice"),
-        pytest.param(over(*CLIENTS[:2], STRANGER), RejectReason.NOT_IN_COHORT, id="a-stranger"),
+        pytest.param(over(*CLIENTS[:2], STRANGER), RejectReason.NOT_IN_ROSTER, id="a-stranger"),
         pytest.param(over(*CLIENTS[:2], SECOND), RejectReason.NOT_IN_COHORT, id="an-aggregator"),
         pytest.param(without_the_other, RejectReason.MISSING_RECEIPT, id="receipts-of-one-aggregator"),
         pytest.param(of_another_set, RejectReason.MISSING_RECEIPT, id="receipt-of-another-set"),

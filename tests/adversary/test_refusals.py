@@ -17,7 +17,7 @@ from hubbub.errors import Code, FalseSum, PeerError, RejectReason
 from hubbub.ids import Role
 from hubbub.machine.effects import Failed, Publish, Tell
 from hubbub.machine.table import Step, To
-from hubbub.messages.codec import KINDS, encode
+from hubbub.messages.codec import KINDS
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import MaskedChunk, SumChunk
@@ -31,6 +31,7 @@ from hubbub_trainer.events import RoundBroken
 from hubbub_trainer.learning.task import ProgressCallback, Theta, Training
 from hubbub_trainer.phases.round import TRANSITIONS, ClientRound, State
 from support.corrupt_party import TASK, Rewrite, Scene, corrupt_federation, draw_up, is_said
+from support.frames import encode
 from support.wrapped_learner import WrappedLearner, WrappedTask
 
 CORRUPT = draw_up().aggregators[1]
@@ -93,8 +94,8 @@ def told_to_the_coordinator(scene: Scene) -> list[Envelope]:
 
 
 def frame_of(envelope: Envelope) -> bytes:
-    """The bytes of a message, but for what is drawn anew for each and who says it: one of them may be faster."""
-    return encode(replace(envelope, sender=envelope.recipient, message_id="0" * 32, signature=b""))
+    """The bytes of a message, but for who says it: one of them may be faster."""
+    return encode(replace(envelope, sender=envelope.recipient, signature=b""))
 
 
 # A client that says what it found -------------------------------------------------------------------------

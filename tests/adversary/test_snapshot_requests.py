@@ -17,6 +17,7 @@ from hubbub.machine.table import Step, stay
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.runs import PartyFailed
 from hubbub.messages.snapshots import SnapshotChunk, SnapshotRequested, count_chunks
+from hubbub.messages.wire_form import Directory
 from hubbub.runtime import message_checks, runner
 from hubbub.runtime.message_checks import Refusal
 from hubbub.transport.topology import peers_queue
@@ -148,8 +149,10 @@ async def test_of_a_flood_the_most_is_dropped_unread_and_other_clients_are_still
 ) -> None:
     read = Counter[str]()
 
-    def admit_and_count(identity: Identity, roster: Roster, frame: bytes) -> Envelope | Refusal:
-        admitted = message_checks.admit(identity, roster, frame)
+    def admit_and_count(
+        identity: Identity, roster: Roster, directory: Directory, frame: bytes
+    ) -> Envelope | Refusal:
+        admitted = message_checks.admit(identity, roster, directory, frame)
         read[admitted.sender] += isinstance(admitted, Envelope) and admitted.kind == SnapshotRequested.kind
         return admitted
 

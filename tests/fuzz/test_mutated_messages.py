@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hubbub.crypto.sealing import Kem, seal_overhead
-from hubbub.errors import MalformedMessage
-from hubbub.messages.codec import decode, encode
+from hubbub.errors import PeerError
+from hubbub.messages import codec
 from hubbub.messages.envelope import Message
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.runs import PartyFailed, RunEnded, RunRefused
@@ -30,6 +30,7 @@ from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.service import Trainer
 from hubbub_trainer.workspace import digest
 from support.builders import make_bodies, make_envelope, make_manifest
+from support.frames import decode, directory_of, encode
 from support.held_task import HeldTask, Silence
 from support.mutations import Mutator
 from support.parties import parties_of
@@ -199,12 +200,12 @@ def test_the_codec_reads_a_damaged_frame_or_says_what_is_wrong_with_it() -> None
         )
         for body in make_bodies(manifest)
     ]
-    mutator = Mutator(0, frames)
+    mutator, directory = Mutator(0, frames), directory_of(manifest.run_id)
     read = 0
     for _ in range(MESSAGES):
         try:
-            decode(mutator.damage(mutator.pick()))
+            codec.decode(mutator.damage(mutator.pick()), directory)
             read += 1
-        except MalformedMessage:
+        except PeerError:
             pass
     assert 0 < read < MESSAGES, "some damage is in the payload, where the codec does not look; most is not"

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from hubbub.ids import PartyId, Role
-from hubbub.messages.codec import decode
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import SumChunk
 from hubbub.messages.shares import ShareChunk
@@ -31,6 +30,7 @@ from hubbub_coordinator.phases import run as runs
 from hubbub_local.federation import Federation, start_federation
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from support.broker import declared
+from support.frames import decode
 from support.held_task import HeldTask, Silence
 from support.live_coordinator import manifest_of
 from support.parties import parties_of

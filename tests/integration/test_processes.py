@@ -12,19 +12,18 @@ import pytest
 
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, Role, RunId, SetId
-from hubbub.messages.codec import encode
 from hubbub.messages.envelope import Envelope, Message
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import VoidNotice
 from hubbub.messages.shares import SetRefused, ShareChunk, declare
 from hubbub.protocol.layout import Vector
 from hubbub.run_options import RunOptions
-from hubbub.runtime.publisher import sign
 from hubbub.transport.rabbitmq import RabbitMqTransport
 from hubbub.transport.topology import route
 from hubbub.trust.identity import new_identity
 from hubbub_trainer.learning.registry import load_task
 from hubbub_trainer.planning import draw_up_manifest
+from support.frames import encode, sign
 from support.one_process import run_in_one_process
 from support.processes import ProcessFederation, SharedBroker, topology_of
 from support.thorough import part_of
@@ -134,7 +133,6 @@ def poison_for(name: PartyId, federation: ProcessFederation, manifest: Manifest)
         phase="signs",
         sender=sender,
         recipient=name,
-        message_id=secrets.token_hex(16),
         body=body,
         payload=b"1234",
     )

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from hubbub.ids import PartyId, Role
-from hubbub.messages.codec import decode
 from hubbub.messages.shares import ShareChunk
 from hubbub.messages.snapshots import SnapshotRequested
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
@@ -26,6 +25,7 @@ from hubbub_trainer.service import Trainer
 from hubbub_trainer.workspace import digest
 from support.aio import until
 from support.builders import make_manifest
+from support.frames import decode
 from support.parties import parties_of
 from support.recorder import Recording, connect_recorded
 

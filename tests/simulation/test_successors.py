@@ -22,7 +22,6 @@ import pytest
 
 from hubbub.errors import ConfigurationError
 from hubbub.ids import PartyId
-from hubbub.messages.codec import decode
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.snapshots import SnapshotChunk
 from hubbub.run_options import RunOptions
@@ -39,6 +38,7 @@ from hubbub_trainer.planning import draw_up_manifest
 from hubbub_trainer.run_context import TaskLoader
 from hubbub_trainer.saved_model import commit, read_kept_model, recall_for_successor
 from hubbub_trainer.workspace import digest
+from support.frames import decode, know_roster
 from support.held_task import HeldTask, Silence
 from support.patience import HANG_S
 from support.plain_run import run_plainly
@@ -194,6 +194,8 @@ def test_every_run_has_a_salt_of_its_own_which_all_of_its_clients_know(story: St
 
 
 def test_only_who_lacks_the_model_is_sent_it_by_one_who_has_it(story: Story) -> None:
+    know_roster(BEFORE.roster)
+    know_roster(ALL.roster)
     sent = set()
     for published in story.recording:
         envelope = decode(published.frame)

@@ -51,10 +51,10 @@ from hubbub.messages.shares import (
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested, Voucher
 from hubbub.protocol.layout import Vector
 from hubbub.trust.signed import sign_run_key
+from support.frames import know
 from support.parties import COORDINATOR, identity_of, make_parties, sign_receipts
 
 SET_ID = SetId("5e" * 16)
-MESSAGE_ID = "1d" * 16
 TRANSCRIPT = "7a" * 32
 WRAPPED_KEY = "3b" * 80
 SIGNATURE = "5a" * 64
@@ -101,7 +101,7 @@ def make_manifest(*, clients: int = 3, servers: int = 2, **overrides: object) ->
         "initial_model_sha256": "0" * 64,
         "nonce": "0" * 32,
     }
-    return Manifest.model_validate({**fields, **overrides})
+    return know(Manifest.model_validate({**fields, **overrides}))
 
 
 def _roster_digest(cohort: object, aggregators: object, coordinator: object) -> str:
@@ -176,7 +176,6 @@ def make_envelope(
     run: RunId | None = None,
     round_number: int = 1,
     phase: str = "",
-    message_id: str = MESSAGE_ID,
     payload: bytes = b"",
     signature: bytes = b"",
 ) -> Envelope:
@@ -187,7 +186,6 @@ def make_envelope(
         phase=phase,
         sender=sender,
         recipient=recipient,
-        message_id=message_id,
         body=body,
         payload=payload,
         signature=signature,

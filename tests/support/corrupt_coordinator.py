@@ -15,7 +15,6 @@ from hubbub.crypto.sealing import SealingKey
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, Role, SetId
 from hubbub.machine.effects import Key
-from hubbub.messages.codec import decode
 from hubbub.messages.envelope import Envelope, Message
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import ClosePhase, PhaseReleased, PhaseVoided, RoundApplied, RoundOpened, VoidPhase
@@ -47,6 +46,7 @@ from hubbub_trainer.learning.task import Task
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.service import Trainer
 from support.broker import declared
+from support.frames import decode, know_roster
 from support.parties import parties_of
 from support.recorder import Recording, connect_recorded
 from support.sealed_shares import seal_share
@@ -442,6 +442,7 @@ async def scene_of(
 ) -> AsyncIterator[Scene]:
     """Everybody of the roster, in memory or at the broker of a URL; nothing is proposed yet."""
     everybody, recording = parties or parties_of(manifest), Recording()
+    know_roster(everybody.roster)
     broker = None if url else MemoryBroker()
     async with AsyncExitStack() as stack:
         if url:

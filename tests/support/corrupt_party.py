@@ -6,7 +6,6 @@ keys: what is changed is signed and sealed again as the party itself would do it
 
 from __future__ import annotations
 
-import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -19,7 +18,6 @@ from hubbub.crypto.sealing import ChunkKey
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, SetId
 from hubbub.machine.effects import Key
-from hubbub.messages.codec import decode, encode
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import MaskedChunk, SumChunk
@@ -27,7 +25,6 @@ from hubbub.messages.shares import ShareChunk
 from hubbub.protocol.layout import pack_chunk, plan_chunks, unpack_chunk
 from hubbub.protocol.ring import Residues
 from hubbub.runtime.message_checks import role_of
-from hubbub.runtime.publisher import sign
 from hubbub.runtime.runner import Transition
 from hubbub.strategies.phase_plan import plan_phase
 from hubbub.strategies.verified import VerifiedRound
@@ -50,6 +47,7 @@ from hubbub_trainer.service import Trainer
 from hubbub_trainer.workspace import digest
 from support import compact_words
 from support.builders import make_manifest
+from support.frames import decode, encode, know_roster, sign
 from support.held_task import HeldTask, Silence
 from support.parties import parties_of, sign_sum
 from support.plain_run import run_plainly
@@ -90,7 +88,7 @@ def draw_up(**overrides: object) -> Manifest:
 
 def say(envelope: Envelope, **changes: object) -> Envelope:
     """Another message in place of this one, for the corrupt party to sign."""
-    said: Envelope = replace(envelope, message_id=secrets.token_hex(16), signature=b"", **changes)  # type: ignore[arg-type]
+    said: Envelope = replace(envelope, signature=b"", **changes)  # type: ignore[arg-type]
     return said
 
 
@@ -397,6 +395,7 @@ async def corrupt_federation(
     In some rounds one client is `unheard`: when all others have acknowledged such a round, it is over.
     """
     scene = Scene(manifest, folder, parties or parties_of(manifest), intercept)
+    know_roster(scene.known.roster)
     scene.corrupt.update({name: make(scene) for name, make in (corrupt or {}).items()})
     silence = silence or Silence()
     passed: set[tuple[int, int]] = set()

@@ -24,9 +24,9 @@ from typing import Any
 
 from hubbub.errors import StorageFailed
 from hubbub.machine.effects import Key
-from hubbub.messages.codec import decode
 from hubbub.store.base import Archive, Draft, EventStore
 from hubbub.transport.base import Address, Transport
+from support.frames import decode
 from support.wrapping import WrappedStore, WrappedTransport
 
 

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from hubbub.crypto.sealing import CHUNK_KEY_BYTES, ChunkKey, Kem, SealingKey, seal_overhead
 from hubbub.errors import PeerError
 from hubbub.ids import PartyId
-from hubbub.messages.codec import decode
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import MaskedChunk, PartialChunk, SumChunk
@@ -42,6 +41,7 @@ from hubbub.trust.seals import (
     _sum_key_info,
 )
 from hubbub_aggregator.spooled_shares import assemble
+from support.frames import decode
 from support.recorder import EVERYBODY, Place, add_residues
 
 SEALED_KEY_BYTES = seal_overhead(Kem.X25519) + CHUNK_KEY_BYTES

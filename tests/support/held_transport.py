@@ -3,12 +3,12 @@
 import asyncio
 
 from hubbub.ids import PartyId
-from hubbub.messages.codec import decode
 from hubbub.messages.shares import ShareChunk, ShareSeed
 from hubbub.transport.base import Address, Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import Topology
 from hubbub_local.federation import Connect
+from support.frames import decode
 from support.wrapping import WrappedTransport
 
 Held = tuple[PartyId, int, str]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 
 from hubbub.ids import PartyId
-from hubbub.messages.codec import decode
 from hubbub.messages.envelope import Envelope
 from hubbub.transport.memory import MemoryBroker
 from hubbub.transport.topology import inbox
+from support.frames import decode
 
 
 def list_waiting(broker: MemoryBroker, party: PartyId) -> list[Envelope]:
@@ -20,15 +21,15 @@ def lose(broker: MemoryBroker, party: PartyId, lost: Callable[[Envelope], bool] 
     """Lose what waits for a party, all of it or the messages that are chosen; and say how many those are."""
     queue = broker._queues[inbox(party)]
     kept = [message for message in queue.ready if not lost(decode(message.body))]
-    count = len(queue.ready) - len(kept)
+    lost_count = len(queue.ready) - len(kept)
     queue.ready.clear()
     queue.ready.extend(kept)
     queue.ready_bytes = sum(len(message.body) for message in kept)
-    return count
+    return lost_count
 
 
 def overflow(broker: MemoryBroker, party: PartyId, keep: int) -> int:
     """Lose the oldest messages, as a queue with `drop-head` does."""
-    oldest = list_waiting(broker, party)[: -keep or None]
-    ids = {envelope.message_id for envelope in oldest}
-    return lose(broker, party, lambda envelope: envelope.message_id in ids)
+    places = count()
+    lost = len(list_waiting(broker, party)) - keep
+    return lose(broker, party, lambda _: next(places) < lost)

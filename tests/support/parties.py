@@ -15,12 +15,12 @@ from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import ReleaseClaim, SumChunk
 from hubbub.messages.runs import RunKey
 from hubbub.messages.shares import Receipt, SignedReceipt
-from hubbub.runtime.publisher import sign
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster, build_roster
 from hubbub.trust.seals import RunSeals
 from hubbub.trust.signed import sign_receipt, sign_release
 from hubbub_local.federation import Parties
+from support.frames import sign
 
 COORDINATOR = PartyId("coordinator")
 

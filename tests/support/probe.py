@@ -20,7 +20,6 @@ from hubbub.errors import PeerError, RejectReason, StorageFailed
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import CancelTimer, Effect, Failed, Job, Key, Persist, SetTimer
 from hubbub.machine.table import STAY, Kind, Step, Table, To
-from hubbub.messages.codec import encode
 from hubbub.messages.envelope import Envelope, Message
 from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunRefused
 from hubbub.runtime.clock import Clock
@@ -33,6 +32,7 @@ from hubbub.transport.topology import REPORTS, dead_letter_queue, topology_for
 from hubbub.trust.audit import AuditLog, Entry, read_log
 from support.builders import make_envelope, make_manifest, make_run_key
 from support.forgetful_store import Disk, ForgetfulStore
+from support.frames import encode
 from support.parties import COORDINATOR, identity_of, roster_of, sign_as
 
 MANIFEST = make_manifest()

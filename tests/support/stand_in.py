@@ -1,20 +1,20 @@
 """A party made by hand: it says what a test wants said and keeps what it hears."""
 
 import asyncio
-import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from hubbub.crypto.signing import verify
 from hubbub.ids import PartyId, Role, RunId
-from hubbub.messages.codec import covered, decode, encode
+from hubbub.messages.codec import covered
 from hubbub.messages.envelope import Envelope, Message
-from hubbub.runtime.publisher import DOMAIN, sign
+from hubbub.runtime.publisher import DOMAIN
 from hubbub.transport.base import ACK, Delivery, Transport, Verdict
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import received_from, route, topology_for
 from hubbub.trust.identity import Identity
+from support.frames import decode, encode, sign
 from support.parties import make_identity
 
 M = TypeVar("M", bound=Message)
@@ -41,7 +41,9 @@ class StandIn:
         return ACK
 
     def _is_signed(self, envelope: Envelope, frame: bytes) -> bool:
-        return verify(self._identity_of(envelope.sender).key.public, envelope.signature, DOMAIN, covered(frame))
+        return verify(
+            self._identity_of(envelope.sender).key.public, envelope.signature, DOMAIN, covered(frame, envelope)
+        )
 
     def _identity_of(self, name: PartyId) -> Identity:
         """Anybody's: the key follows from the name, and nothing else is looked at here."""
@@ -85,7 +87,6 @@ class StandIn:
             phase=phase,
             sender=sender or self.name,
             recipient=recipient or to,
-            message_id=secrets.token_hex(16),
             body=body,
             payload=payload,
         )

@@ -1,13 +1,18 @@
 """Encoding and decoding of envelopes.
 
-A frame is a prefix and four parts, integers big-endian:
+A frame is a prefix and three parts, integers big-endian:
 
-    magic "HBUB" | version u16 | lengths of header u32, body u32, payload u32, signature u16
-    header: JSON    body: JSON    payload: bytes as they are    signature: bytes
+    magic "HBUB" | version u16 | length of head u32
+    head: msgpack    payload: bytes as they are    signature: the last 64 bytes, or none
 
-The signature covers everything before it except its own length, the payload by its SHA-256. It is verified over
-the bytes that arrived, not over the decoded values. Bytes that are not exactly one message, bytes left over
-included, raise `MalformedMessage`.
+The head is the array [kind, run, round, phase, sender, recipient, length of payload, body] in its wire form
+(`hubbub.messages.wire_form`). The kind is its place in `KINDS`. The run is the first bytes of its id or, in what a
+coordinator sends, all of them: a party that has lost its state answers it. Sender and recipient go by name before
+the first round, as long as their rosters may differ, and then by their numbers in the roster.
+
+The signature covers prefix and head as they arrived, the payload by its SHA-256, the whole id of the run, and the
+names of sender and recipient. A head has one encoding: one that would be encoded otherwise is refused. Bytes that
+are not exactly one message, bytes left over included, raise `MalformedMessage`.
 """
 
 from __future__ import annotations
@@ -15,14 +20,15 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable
-from itertools import accumulate, pairwise
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
+import msgspec
 from pydantic import StringConstraints, ValidationError
 
-from hubbub.errors import MalformedMessage, RejectReason
-from hubbub.messages.envelope import FORMAT_VERSION, Claim, Envelope, Message
-from hubbub.messages.manifest import Index, Name, RunName, describe
+from hubbub.errors import MalformedMessage, PeerError, RejectReason
+from hubbub.ids import PartyId, RunId, is_party_id
+from hubbub.messages.envelope import COORDINATOR, FORMAT_VERSION, Claim, Envelope, Message
+from hubbub.messages.manifest import Index, describe
 from hubbub.messages.rounds import (
     ClosePhase,
     MaskedChunk,
@@ -51,13 +57,17 @@ from hubbub.messages.runs import (
 )
 from hubbub.messages.shares import DenseShareChunk, ResendSet, SetReceived, SetRefused, ShareChunk, ShareSeed
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested
+from hubbub.messages.wire_form import RUN_PREFIX_BYTES, Directory, pack, shorten, unpack
 
 C = TypeVar("C", bound=Claim)
 Buffer = bytes | memoryview
 
 MAGIC: Final = b"HBUB"
-PREFIX: Final = struct.Struct(">4sHIIIH")
-MAX_JSON_BYTES: Final = 4 << 20
+PREFIX: Final = struct.Struct(">4sHI")
+MAX_HEAD_BYTES: Final = 4 << 20
+HEAD_FIELDS: Final = 8
+RUN_ID_BYTES: Final = 32
+SIGNATURE_BYTES: Final = 64
 
 KINDS: Final[dict[str, type[Message]]] = {
     message.kind: message
@@ -72,25 +82,35 @@ KINDS: Final[dict[str, type[Message]]] = {
 }
 
 
-class _Header(Claim):
-    kind: str
-    run: RunName
+_KINDS_IN_ORDER: Final = tuple(KINDS)
+KIND_NUMBERS: Final = {kind: number for number, kind in enumerate(KINDS)}
+
+_encode_head = msgspec.msgpack.Encoder().encode
+_decode_head = msgspec.msgpack.Decoder().decode
+
+
+class _Head(Claim):
+    """Those fields of the head that pydantic checks."""
+
     round: Index
     phase: Annotated[str, StringConstraints(pattern=r"^[a-z-]{0,32}$")]
-    sender: Name
-    recipient: Name
-    message_id: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
+    payload_bytes: Index
 
 
-def signed_part(envelope: Envelope) -> bytes:
+class _Parts(NamedTuple):
+    head: memoryview
+    """With the prefix before it."""
+    rest: memoryview
+
+
+def signed_part(envelope: Envelope, directory: Directory) -> bytes:
     """Return the bytes that an envelope's signature covers."""
-    return _covered(*_parts(envelope, signature_bytes=0), digest_payload(envelope.payload))
+    return _covered(_write_head(envelope, directory), envelope, digest_payload(envelope.payload))
 
 
-def encode(envelope: Envelope) -> bytes:
+def encode(envelope: Envelope, directory: Directory) -> bytes:
     """Write an envelope as a frame."""
-    prefix, head, body = _parts(envelope, signature_bytes=len(envelope.signature))
-    return b"".join((prefix, head, body, envelope.payload, envelope.signature))
+    return b"".join((_write_head(envelope, directory), envelope.payload, envelope.signature))
 
 
 def digest_payload(payload: Buffer) -> bytes:
@@ -99,73 +119,88 @@ def digest_payload(payload: Buffer) -> bytes:
 
 
 def encode_signed(
-    envelope: Envelope, sign: Callable[[bytes], bytes], payload_digest: bytes | None = None
+    envelope: Envelope,
+    directory: Directory,
+    sign: Callable[[bytes], bytes],
+    payload_digest: bytes | None = None,
 ) -> bytes:
-    """Sign an envelope and write its frame; header and body are written once.
+    """Sign an envelope and write its frame; the head is written once.
 
     A payload that goes to several recipients need be hashed only once: pass its digest.
     """
-    prefix, head, body = _parts(envelope, signature_bytes=0)
-    signature = sign(_covered(prefix, head, body, payload_digest or digest_payload(envelope.payload)))
-    prefix = _prefix(head, body, envelope.payload, len(signature))
-    return b"".join((prefix, head, body, envelope.payload, signature))
+    head = _write_head(envelope, directory)
+    signature = sign(_covered(head, envelope, payload_digest or digest_payload(envelope.payload)))
+    return b"".join((head, envelope.payload, signature))
 
 
-def covered(frame: bytes) -> bytes:
-    """Return the bytes of a frame that its signature covers, as they arrived."""
-    head, body, payload, _ = _cut(frame)
-    return _covered(frame[: PREFIX.size - 2] + bytes(2), head, body, digest_payload(payload))
+def covered(frame: bytes, envelope: Envelope) -> bytes:
+    """Return what the signature of a frame covers: its bytes as they arrived, and names from what was decoded."""
+    return _covered(_cut(frame).head, envelope, digest_payload(envelope.payload))
 
 
-def _parts(envelope: Envelope, *, signature_bytes: int) -> tuple[bytes, bytes, bytes]:
-    """Write prefix, header and body."""
-    header = _Header(
-        kind=envelope.kind,
-        run=envelope.run,
-        round=envelope.round,
-        phase=envelope.phase,
-        sender=envelope.sender,
-        recipient=envelope.recipient,
-        message_id=envelope.message_id,
+def _covered(head: Buffer, envelope: Envelope, payload_digest: bytes) -> bytes:
+    """Join the signed parts: of the payload, which may be large, only the digest.
+
+    The prefix says where the head ends, digest and run have a fixed length, and no name holds a zero byte.
+    """
+    names = f"{envelope.run}{envelope.sender}\0{envelope.recipient}"
+    return b"".join((head, payload_digest, names.encode()))
+
+
+def _write_head(envelope: Envelope, directory: Directory) -> bytes:
+    """Write prefix and head."""
+    head = _encode_head(
+        (
+            KIND_NUMBERS[envelope.kind],
+            _name_run(type(envelope.body), envelope.run),
+            envelope.round,
+            envelope.phase,
+            _name_party(envelope.sender, envelope.round, directory),
+            _name_party(envelope.recipient, envelope.round, directory),
+            len(envelope.payload),
+            pack(envelope.body, directory),
+        )
     )
-    head, body = header.model_dump_json().encode(), envelope.body.model_dump_json().encode()
-    return _prefix(head, body, envelope.payload, signature_bytes), head, body
+    return PREFIX.pack(MAGIC, FORMAT_VERSION, len(head)) + head
 
 
-def _prefix(head: bytes, body: bytes, payload: bytes, signature_bytes: int) -> bytes:
-    return PREFIX.pack(MAGIC, FORMAT_VERSION, len(head), len(body), len(payload), signature_bytes)
+def _name_run(kind: type[Message], run: RunId) -> bytes:
+    """Return the run's id: all of it in what a coordinator sends, otherwise its first bytes."""
+    return bytes.fromhex(run) if kind.senders == COORDINATOR else shorten(run)
 
 
-def _covered(prefix: bytes, head: Buffer, body: Buffer, payload_digest: bytes) -> bytes:
-    """Join the signed parts: of the payload, which may be large, only the digest."""
-    return b"".join((prefix, head, body, payload_digest))
+def _name_party(party: PartyId, round_number: int, directory: Directory) -> str | int:
+    return directory.number(party) if round_number else party
 
 
-def decode(frame: bytes) -> Envelope:
-    """Read a frame, or raise `MalformedMessage`, which says what is wrong with it."""
-    head, body, payload, signature = _cut(frame)
-    header = _read(_Header, bytes(head), "header")
-    model = KINDS.get(header.kind)
-    if model is None:
-        raise MalformedMessage(f"no message is of kind {header.kind[:40]!r}", RejectReason.UNKNOWN_KIND)
-    return Envelope(
-        run=header.run,
-        round=header.round,
-        phase=header.phase,
-        sender=header.sender,
-        recipient=header.recipient,
-        message_id=header.message_id,
-        body=_read(model, bytes(body), f"body of {header.kind}"),
-        payload=bytes(payload),
-        signature=bytes(signature),
+def decode(frame: bytes, directory: Directory) -> Envelope:
+    """Read a frame; raise `PeerError`, mostly a `MalformedMessage`, which says what is wrong with it."""
+    parts = _cut(frame)
+    number, run, round_number, phase, sender, recipient, payload_bytes, body = _split_head(parts)
+    kind = _find_kind(number)
+    fields = {"round": round_number, "phase": phase, "payload_bytes": payload_bytes}
+    head = _validate(_Head, lambda: fields, "head")
+    payload, signature = _split_rest(parts.rest, head.payload_bytes)
+    envelope = Envelope(
+        run=_find_run(kind, run, directory),
+        round=head.round,
+        phase=head.phase,
+        sender=_find_party(sender, head.round, directory, RejectReason.NOT_IN_ROSTER),
+        recipient=_find_party(recipient, head.round, directory, RejectReason.WRONG_RECIPIENT),
+        body=_read_body(kind, body, directory),
+        payload=payload,
+        signature=signature,
     )
+    if _write_head(envelope, directory) != parts.head:
+        raise MalformedMessage(f"the head of {kind.kind} is not encoded as this version encodes it")
+    return envelope
 
 
-def _cut(frame: bytes) -> tuple[memoryview, memoryview, memoryview, memoryview]:
-    """Check the prefix and cut the frame into its four parts, without copying them."""
+def _cut(frame: bytes) -> _Parts:
+    """Check the prefix and cut the frame behind its head, without copying."""
     if len(frame) < PREFIX.size:
         raise MalformedMessage(f"the frame ends after {len(frame)} bytes, before its prefix is complete")
-    magic, version, *lengths = PREFIX.unpack_from(frame)
+    magic, version, length = PREFIX.unpack_from(frame)
     if magic != MAGIC:
         raise MalformedMessage("the frame does not begin with Hubbub's magic bytes")
     if version != FORMAT_VERSION:
@@ -173,21 +208,69 @@ def _cut(frame: bytes) -> tuple[memoryview, memoryview, memoryview, memoryview]:
             f"the frame has version {version}; this party speaks version {FORMAT_VERSION}: upgrade the older one",
             RejectReason.UNKNOWN_VERSION,
         )
-    expected = PREFIX.size + sum(lengths)
-    if len(frame) < expected:
-        raise MalformedMessage(f"the frame is truncated: {len(frame)} bytes of {expected}")
-    if len(frame) > expected:
-        raise MalformedMessage(f"{len(frame) - expected} bytes are left over after the frame")
-    if max(lengths[:2]) > MAX_JSON_BYTES:
-        raise MalformedMessage(f"a header or body of {max(lengths[:2])} bytes is over {MAX_JSON_BYTES}")
-    ends = list(accumulate(lengths, initial=PREFIX.size))
+    if length > MAX_HEAD_BYTES:
+        raise MalformedMessage(f"a head of {length} bytes is over {MAX_HEAD_BYTES}")
+    end = PREFIX.size + length
+    if len(frame) < end:
+        raise MalformedMessage(f"the frame is truncated: {len(frame)} bytes, and its head ends after {end}")
     view = memoryview(frame)
-    head, body, payload, signature = (view[start:stop] for start, stop in pairwise(ends))
-    return head, body, payload, signature
+    return _Parts(view[:end], view[end:])
 
 
-def _read(model: type[C], text: bytes, what: str) -> C:
+def _split_head(parts: _Parts) -> list[Any]:
     try:
-        return model.model_validate_json(text)
+        head = _decode_head(parts.head[PREFIX.size :])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise MalformedMessage("the head is not msgpack") from None
+    if not isinstance(head, list) or len(head) != HEAD_FIELDS:
+        raise MalformedMessage(f"the head is not an array of {HEAD_FIELDS} fields")
+    return head
+
+
+def _split_rest(rest: memoryview, payload_bytes: int) -> tuple[bytes, bytes]:
+    left = len(rest) - payload_bytes
+    if left < 0:
+        raise MalformedMessage(f"the frame is truncated: it has {len(rest)} of {payload_bytes} bytes of payload")
+    if left not in {0, SIGNATURE_BYTES}:
+        raise MalformedMessage(f"{left} bytes follow the payload; a signature has {SIGNATURE_BYTES}")
+    return bytes(rest[:payload_bytes]), bytes(rest[payload_bytes:])
+
+
+def _find_kind(number: object) -> type[Message]:
+    if type(number) is not int or not 0 <= number < len(KINDS):
+        raise MalformedMessage(f"no message is of kind {str(number)[:40]!r}", RejectReason.UNKNOWN_KIND)
+    return KINDS[_KINDS_IN_ORDER[number]]
+
+
+def _find_run(kind: type[Message], name: object, directory: Directory) -> RunId:
+    length = RUN_ID_BYTES if kind.senders == COORDINATOR else RUN_PREFIX_BYTES
+    if not isinstance(name, bytes) or len(name) != length:
+        raise MalformedMessage(f"the head of {kind.kind} does not name its run by {length} bytes")
+    run = RunId(name.hex()) if length == RUN_ID_BYTES else directory.find_run(name)
+    if run is None:
+        raise PeerError(
+            RejectReason.UNKNOWN_RUN, f"{kind.kind}: no run is known here whose id begins with {name.hex()}"
+        )
+    return run
+
+
+def _find_party(name: object, round_number: int, directory: Directory, otherwise: RejectReason) -> PartyId:
+    if round_number == 0:
+        if not isinstance(name, str) or not is_party_id(name):
+            raise MalformedMessage("the sender or the recipient is not given by its name")
+        return PartyId(name)
+    party = directory.party(name)
+    if party is None:
+        raise PeerError(otherwise, f"the roster has no party with the number {str(name)[:40]}")
+    return party
+
+
+def _read_body(kind: type[Message], body: object, directory: Directory) -> Message:
+    return _validate(kind, lambda: unpack(kind, body, directory), f"body of {kind.kind}")
+
+
+def _validate(model: type[C], read: Callable[[], object], what: str) -> C:
+    try:
+        return model.model_validate(read())
     except ValidationError as error:
         raise MalformedMessage(f"the {what} is not valid: {describe(error)}") from None

@@ -7,6 +7,7 @@ that receives it decides at its edge whether the claim is true and allowed now.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
@@ -18,6 +19,19 @@ class Claim(BaseModel):
     """Frozen record that rejects unknown fields and does not coerce types."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, ser_json_inf_nan="constants")
+
+
+class WireMark(Enum):
+    """Mark in a field's annotation: the field is shorter in a frame (`hubbub.messages.wire_form`)."""
+
+    HEX = auto()
+    """Hexadecimal digits, sent as bytes."""
+    PARTY = auto()
+    """A party's name, sent as its number in the roster."""
+    WORD = auto()
+    """A number from 1 to 2^64, sent mod 2^64."""
+    TABLE = auto()
+    """A tuple of claims, sent column by column; a column of equal values is sent as one value."""
 
 
 class Message(Claim):
@@ -45,7 +59,7 @@ CLIENT = frozenset({Role.CLIENT})
 PARTICIPANT = frozenset({Role.AGGREGATOR, Role.CLIENT})
 
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +67,7 @@ class Envelope:
     """A message with its addresses, payload and signature.
 
     `payload` is the binary part, for example packed residues; it is never printed. `signature` covers all the rest
-    as it was encoded. `message_id` is drawn anew for every envelope.
+    as it was encoded.
     """
 
     run: RunId
@@ -61,7 +75,6 @@ class Envelope:
     phase: str
     sender: PartyId
     recipient: PartyId
-    message_id: str
     body: Message
     payload: bytes = b""
     signature: bytes = b""

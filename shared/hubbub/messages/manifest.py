@@ -19,15 +19,15 @@ from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from hubbub.errors import ConfigurationError
 from hubbub.ids import PARTY_ID_PATTERN, RUN_ID_PATTERN, AlphaRule, Feedback, PartyId, RunId, WireMode
-from hubbub.messages.envelope import Claim
+from hubbub.messages.envelope import Claim, WireMark
 from hubbub.parameters import FACTOR_FLOOR, FIRST_FACTOR_BOUND, KAPPA, Parameters
 from hubbub.protocol.layout import MIN_CHUNK_BYTES
 from hubbub.protocol.metrics import Metric, MetricKind, ScoreSheet, ScoreWeights, check_metrics
 
-Name = Annotated[PartyId, StringConstraints(pattern=PARTY_ID_PATTERN)]
+Name = Annotated[PartyId, StringConstraints(pattern=PARTY_ID_PATTERN), WireMark.PARTY]
 ScoreMode = Literal["sum", "none"]
-Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-Signature = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{128}$")]
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$"), WireMark.HEX]
+Signature = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{128}$"), WireMark.HEX]
 RunName = Annotated[RunId, StringConstraints(pattern=RUN_ID_PATTERN)]
 Count = Annotated[int, Field(ge=1, lt=2**53)]
 Index = Annotated[int, Field(ge=0, lt=2**31)]

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field, StringConstraints
 
 from hubbub.errors import RejectReason
-from hubbub.messages.envelope import AGGREGATOR, CLIENT, COORDINATOR, Claim, Message
+from hubbub.messages.envelope import AGGREGATOR, CLIENT, COORDINATOR, Claim, Message, WireMark
 from hubbub.messages.manifest import MAX_METRICS, Digest, Finite, Index, Name, Signature
 from hubbub.messages.shares import SignedReceipt, Traffic, Vectors
 from hubbub.protocol.layout import DENSE, WHOLE_BITS, Encoding
@@ -30,7 +30,7 @@ class ClosePhase(Message, kind="close-phase", senders=COORDINATOR, recipients=AG
     """The coordinator orders an aggregator to release the sum over these members."""
 
     members: Members
-    receipts: tuple[SignedReceipt, ...]
+    receipts: Annotated[tuple[SignedReceipt, ...], WireMark.TABLE]
 
 
 class VoidPhase(Message, kind="void-phase", senders=COORDINATOR, recipients=AGGREGATOR):
@@ -113,7 +113,7 @@ class SumChunk(SummedChunk, kind="sum-chunk", recipients=CLIENT):
 
     signature: Signature
     """Signature of the `ReleaseClaim`."""
-    wrapped_key: Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{2}){48,2048}$")]
+    wrapped_key: Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{2}){48,2048}$"), WireMark.HEX]
     index: Index
 
 

@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from hubbub.errors import Code
-from hubbub.messages.envelope import CLIENT, COORDINATOR, PARTICIPANT, Claim, Message
+from hubbub.messages.envelope import CLIENT, COORDINATOR, PARTICIPANT, Claim, Message, WireMark
 from hubbub.messages.manifest import MAX_COHORT, Digest, Index, Manifest, Name, Signature
 
-PublicKey = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{2}){32,1216}$")]
+PublicKey = Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{2}){32,1216}$"), WireMark.HEX]
 
 
 class RunKey(Claim):

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from hubbub.errors import RejectReason
 from hubbub.ids import SET_ID_PATTERN, SetId
-from hubbub.messages.envelope import AGGREGATOR, CLIENT, COORDINATOR, Claim, Message
+from hubbub.messages.envelope import AGGREGATOR, CLIENT, COORDINATOR, Claim, Message, WireMark
 from hubbub.messages.manifest import Digest, Index, Name, Signature
 from hubbub.protocol.costs import SEED_BITS
 from hubbub.protocol.layout import DENSE, WHOLE_BITS, Encoding, Vector
@@ -65,7 +65,7 @@ def count_arrivals(wire_bytes: Mapping[str, int], direction: Direction) -> tuple
     )
 
 
-ShareSetId = Annotated[SetId, StringConstraints(pattern=SET_ID_PATTERN)]
+ShareSetId = Annotated[SetId, StringConstraints(pattern=SET_ID_PATTERN), WireMark.HEX]
 
 MAX_RESENDS = 3
 """The most times that a client resends its set of a phase to an aggregator.
@@ -86,7 +86,7 @@ class VectorClaim(Claim):
 
     name: VectorName
     length: Annotated[int, Field(ge=0, lt=2**40)]
-    modulus: Annotated[int, AfterValidator(_check_modulus)]
+    modulus: Annotated[int, AfterValidator(_check_modulus), WireMark.WORD]
 
     @property
     def vector(self) -> Vector:

@@ -22,6 +22,8 @@ from hubbub.ids import PartyId, Role
 from hubbub.messages.codec import decode
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
+from hubbub.messages.runs import RunProposed
+from hubbub.messages.wire_form import Directory
 from hubbub.runtime.publisher import authenticate
 from hubbub.runtime.telemetry import Counters
 from hubbub.transport.base import Delivery, TokenBucket, is_oversized
@@ -111,10 +113,13 @@ def describe_flood(delivery: Delivery) -> Refusal:
     return Refusal(RejectReason.FLOOD, told, user=delivery.user)
 
 
-def admit(identity: Identity, roster: Roster, frame: bytes) -> Envelope | Refusal:
-    """Decode a message; refuse it if the sender's key of the roster has not signed it, or it is not for us."""
+def admit(identity: Identity, roster: Roster, directory: Directory, frame: bytes) -> Envelope | Refusal:
+    """Decode a message; refuse it if the sender's key of the roster has not signed it, or it is not for us.
+
+    The run of a proposal becomes known here, since messages that name it shortly may follow at once.
+    """
     try:
-        envelope = decode(frame)
+        envelope = decode(frame, directory)
     except PeerError as error:
         return Refusal(error.reason, str(error))
     try:
@@ -124,6 +129,11 @@ def admit(identity: Identity, roster: Roster, frame: bytes) -> Envelope | Refusa
     if envelope.recipient != identity.name or identity.role not in envelope.body.recipients:
         told = f"this is for {envelope.recipient}, not for {identity.name}"
         return Refusal.of(RejectReason.WRONG_RECIPIENT, told, envelope)
+    if isinstance(envelope.body, RunProposed):
+        try:
+            directory.add_run(envelope.run)
+        except PeerError as error:
+            return Refusal.of(error.reason, str(error), envelope)
     return envelope
 
 

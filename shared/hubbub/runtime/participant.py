@@ -124,6 +124,8 @@ class Participant(Shell, ABC):
 
     def restore(self, machines: Mapping[Key, RunningMachine]) -> None:
         """Restore the keys of all open runs; report runs whose state is lost."""
+        for run in {*self._tombstones, *(key.run for key in machines)}:
+            self.runner.directory.add_run(run)
         for key, live in machines.items():
             if key.kind in self.run_kinds and not self._ends_run(key, live):
                 if live.data.run_key is not None:

@@ -7,7 +7,6 @@ flight are in memory, so their number is bounded; a sender that is faster than t
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Key
 from hubbub.messages.codec import covered, digest_payload, encode_signed, signed_part
 from hubbub.messages.envelope import Envelope, Message
+from hubbub.messages.wire_form import Directory
 from hubbub.transport.base import Transport
 from hubbub.transport.topology import route
 from hubbub.trust.identity import Identity
@@ -34,14 +34,14 @@ AT_ONCE = 4
 """Messages in flight: each holds a chunk in memory, and more of them hardly raise the throughput."""
 
 
-def sign(identity: Identity, envelope: Envelope) -> Envelope:
+def sign(identity: Identity, envelope: Envelope, directory: Directory) -> Envelope:
     """Sign an envelope as its sender."""
-    return replace(envelope, signature=identity.key.sign(DOMAIN, signed_part(envelope)))
+    return replace(envelope, signature=identity.key.sign(DOMAIN, signed_part(envelope, directory)))
 
 
 def authenticate(roster: Roster, envelope: Envelope, frame: bytes) -> None:
     """Raise `PeerError` if the named sender has not signed the envelope, which was decoded from `frame`."""
-    check_signature(roster, envelope.sender, envelope.signature, DOMAIN, covered(frame))
+    check_signature(roster, envelope.sender, envelope.signature, DOMAIN, covered(frame, envelope))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,15 @@ class Post:
     """Sends the messages of one party; `note` is called with every message that the broker took, and its size."""
 
     def __init__(
-        self, transport: Transport, identity: Identity, note: Callable[[Envelope, int], None] = lambda *_: None
+        self,
+        transport: Transport,
+        identity: Identity,
+        directory: Directory,
+        note: Callable[[Envelope, int], None] = lambda *_: None,
     ) -> None:
         self._transport = transport
         self._identity = identity
+        self._directory = directory
         self._note = note
 
     async def send(
@@ -85,11 +90,11 @@ class Post:
             phase=phase or key.phase,
             sender=self._identity.name,
             recipient=to,
-            message_id=secrets.token_hex(16),
             body=body,
             payload=content,
         )
-        write = partial(encode_signed, envelope, partial(self._identity.key.sign, DOMAIN), digest)
+        sign_it = partial(self._identity.key.sign, DOMAIN)
+        write = partial(encode_signed, envelope, self._directory, sign_it, digest)
         # A long payload is hashed in a thread, so that the loop is not blocked.
         takes_long = digest is None and len(content) > LONG_BYTES
         frame = await asyncio.to_thread(write) if takes_long else write()

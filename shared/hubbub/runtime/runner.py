@@ -151,7 +151,8 @@ class Runner:
         """
         self.identity = identity
         self.roster = roster
-        self.post = Post(transport, identity, counters.sent)
+        self.directory = roster.directory()
+        self.post = Post(transport, identity, self.directory, counters.sent)
         self.event_log = EventLog(store, kinds, clock, counters.appends.observe)
         self.machines = self.event_log.machines
         self._transport = transport
@@ -298,6 +299,7 @@ class Runner:
 
     def add(self, key: Key, data: object) -> None:
         """Set a machine up in its initial state; it is kept with its first event."""
+        self.directory.add_run(key.run)
         self.event_log.add(key, data)
 
     async def set_up(self, key: Key, data: object) -> None:
@@ -352,7 +354,7 @@ class Runner:
             is_long = len(delivery.body) > LONG_BYTES
             await self._refusals.note(await asyncio.to_thread(describe) if is_long else describe())
             return ACK
-        message = admit(self.identity, self.roster, delivery.body)
+        message = admit(self.identity, self.roster, self.directory, delivery.body)
         if isinstance(message, Refusal):
             return await self._refuse(message, delivery)
         with context(run=message.run, round=message.round, phase=message.phase):

@@ -20,9 +20,10 @@ from pydantic import StringConstraints, ValidationError, model_validator
 from hubbub.crypto.sealing import Kem
 from hubbub.crypto.signing import bind, check_public_key, verify
 from hubbub.errors import ConfigurationError
-from hubbub.ids import PartyId, Role, is_party_id
+from hubbub.ids import PartyId, Role, RunId, is_party_id
 from hubbub.messages.envelope import Claim
 from hubbub.messages.manifest import MINIMUM, Name, Signature, describe
+from hubbub.messages.wire_form import Directory
 
 PROOF_DOMAIN = "public identity"
 GROUP_DIGITS = 4
@@ -109,6 +110,10 @@ class Roster(Claim):
     def find(self, name: str) -> PublicIdentity | None:
         """Return the party of this name, if there is one."""
         return next((party for party in self.parties if party.name == name), None)
+
+    def directory(self, *runs: RunId) -> Directory:
+        """Return the short names of all parties and of these runs, as frames use them."""
+        return Directory((party.name for party in self.parties), runs)
 
     def named(self, role: Role) -> tuple[PublicIdentity, ...]:
         """Return all parties of a role, sorted by name."""

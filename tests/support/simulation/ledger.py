@@ -9,7 +9,6 @@ import numpy as np
 
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
-from hubbub.messages.codec import decode
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import PhaseReleased, PhaseVoided, RoundApplied, SumChunk, VoidNotice
@@ -19,6 +18,7 @@ from hubbub.protocol.dense import Digits
 from hubbub.strategies.registry import find_strategy
 from hubbub.strategies.scores import SCORES
 from hubbub_trainer.learning.task import Task
+from support.frames import decode
 from support.plain_run import run_plainly
 from support.recorder import Said, add_residues
 

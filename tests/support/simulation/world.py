@@ -19,7 +19,6 @@ import pytest
 
 from hubbub.errors import HubbubError, RejectReason, StorageFailed, TransportError
 from hubbub.ids import PartyId, Role
-from hubbub.messages.codec import decode
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.snapshots import Voucher
@@ -42,6 +41,7 @@ from hubbub_trainer.round_jobs import RoundJobs
 from hubbub_trainer.service import Trainer
 from hubbub_trainer.workspace import Learnt, Workspace, digest
 from support.damage import flip, full_slots
+from support.frames import decode
 from support.recorder import Said
 from support.simulation.disk import Database, Disk
 from support.simulation.ledger import Ledger

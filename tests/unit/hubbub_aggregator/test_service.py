@@ -10,7 +10,6 @@ import pytest
 from hubbub.crypto.sealing import SealingKey
 from hubbub.errors import Code, RejectReason
 from hubbub.ids import PartyId, Role, SetId
-from hubbub.messages.codec import encode
 from hubbub.messages.envelope import Envelope, Message
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import (
@@ -53,6 +52,7 @@ from support.builders import (
     make_manifest,
     make_sum_chunk,
 )
+from support.frames import encode
 from support.parties import identity_of, roster_of, run_keys_of, sign_as, sign_receipts
 
 FIRST = CLIENTS[0]

@@ -9,13 +9,14 @@ from urllib.parse import urlsplit
 import pytest
 
 from hubbub.ids import PartyId, Role
-from hubbub.messages.codec import encode
 from hubbub.transport.base import reject
 from hubbub.transport.rabbitmq import RabbitMqTransport, declare_topology, remove_topology
 from hubbub.transport.topology import inbox, route, topology_for
 from hubbub.trust.identity import Identity, new_identity, write_identity
-from support.builders import make_bodies, make_envelope
+from support.builders import make_bodies, make_envelope, make_manifest
 from support.command_line import Hubbub
+from support.frames import encode
+from support.parties import roster_of
 from support.twins import Recorder, new_party
 
 PAYLOAD = b"what must not be shown" * 100
@@ -38,14 +39,16 @@ async def put_aside(url: str, identity: Identity) -> None:
 
 
 @pytest.fixture
-def party(amqp_url: str, tmp_path: Path) -> Iterator[tuple[str, str, str, Path]]:
+def party(amqp_url: str, tmp_path: Path) -> Iterator[tuple[str | Path, ...]]:
     """Options that ask for the letters of a party that has some."""
     identity = new_identity(new_party(), Role.AGGREGATOR, "lab")
     topology = topology_for(identity.name, identity.role)
     private, _ = write_identity(identity, tmp_path)
     asyncio.run(declare_topology(amqp_url, topology))
     asyncio.run(put_aside(amqp_url, identity))
-    yield "--amqp-url", amqp_url, "--identity", private
+    roster = tmp_path / "roster.json"
+    roster.write_bytes(roster_of(make_manifest()).canonical)
+    yield "--amqp-url", amqp_url, "--identity", private, "--roster", roster
     asyncio.run(remove_topology(amqp_url, topology))
 
 
@@ -62,7 +65,7 @@ def test_letters_are_listed_as_often_as_one_likes(hubbub: Hubbub, party: tuple[s
         "reason": "wrong-length",
         "kind": "share-chunk",
         "sender": ENVELOPE.sender,
-        "run": ENVELOPE.run,
+        "run": ENVELOPE.run[:16],
         "round": ENVELOPE.round,
         "phase": ENVELOPE.phase,
         "bytes": len(FRAMES[0]),
@@ -83,7 +86,6 @@ def test_one_letter_is_shown_in_full_but_for_its_payload(hubbub: Hubbub, party: 
     told, shown = hubbub("dead-letters", "show", 1, *party, "--json"), hubbub("dead-letters", "show", 1, *party)
 
     letter = told.json
-    assert letter["header"]["message_id"] == ENVELOPE.message_id
     assert letter["header"]["recipient"] == ENVELOPE.recipient
     assert letter["body"] == CHUNK.model_dump(mode="json")
     assert letter["payload"] == {"bytes": len(PAYLOAD), "sha256": hashlib.sha256(PAYLOAD).hexdigest()}
@@ -92,6 +94,16 @@ def test_one_letter_is_shown_in_full_but_for_its_payload(hubbub: Hubbub, party: 
         assert "must not be shown" not in text
         assert PAYLOAD[:20].hex() not in text
     assert "2,200 bytes" in shown.out
+
+
+@pytest.mark.broker
+def test_without_a_roster_parties_are_shown_by_their_numbers(
+    hubbub: Hubbub, party: tuple[str | Path, ...]
+) -> None:
+    told = hubbub("dead-letters", "show", 1, *party[:-2], "--json")
+
+    header = told.json["header"]
+    assert (header["sender"], header["recipient"]) == ("party-2", "party-0")
 
 
 @pytest.mark.broker

@@ -14,7 +14,6 @@ from hubbub.crypto.key_derivation import GroupSecret
 from hubbub.errors import RejectReason
 from hubbub.ids import PartyId, RunId
 from hubbub.machine.effects import Key
-from hubbub.messages.codec import decode
 from hubbub.messages.rounds import RoundApplied, RoundDropped
 from hubbub.messages.shares import ShareChunk
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested, Voucher, count_chunks
@@ -34,6 +33,7 @@ from hubbub_trainer.saved_model import read_kept_model
 from hubbub_trainer.workspace import digest, model_hmac
 from support.aio import until
 from support.builders import TRANSCRIPT, make_claims, make_vectors
+from support.frames import decode
 from support.held_task import HeldTask, Silence
 from support.spooled import spooled_in
 from support.trainer_scene import Release, Scene, draw_up, scene_of

@@ -12,7 +12,6 @@ from hubbub.crypto.key_derivation import CONTRIBUTION_BYTES, ClientSecret, Group
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId, RunId
 from hubbub.machine.effects import Key
-from hubbub.messages.codec import decode
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.snapshots import SnapshotChunk, Voucher, count_chunks
 from hubbub.protocol.aggregate import NO_HISTORY, History
@@ -27,6 +26,7 @@ from hubbub_trainer.phases.participation import SendSnapshot
 from hubbub_trainer.run_context import RunContext
 from hubbub_trainer.workspace import Workspace, digest, model_hmac
 from support.builders import make_manifest
+from support.frames import decode, directory_of
 from support.parties import identity_of, seals_of
 
 N = 203
@@ -106,7 +106,7 @@ class Outbox:
 def run_of(
     client: PartyId, outbox: Outbox | None = None, space: object = None, spool: Spool | None = None
 ) -> RunContext:
-    post = Post(cast("Transport", outbox), identity_of(MANIFEST, client))
+    post = Post(cast("Transport", outbox), identity_of(MANIFEST, client), directory_of(MANIFEST.run_id))
     run = SimpleNamespace(
         run=MANIFEST.run_id,
         manifest=MANIFEST,

@@ -1,24 +1,26 @@
 """Nothing reaches a service that its sender, as the roster knows it, has not signed, byte for byte."""
 
 import asyncio
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hubbub.errors import Code, RejectReason
-from hubbub.ids import PartyId, Role
-from hubbub.messages.codec import PREFIX, decode, encode, signed_part
-from hubbub.messages.envelope import Envelope, Message
-from hubbub.messages.rounds import PhaseReleased
-from hubbub.messages.runs import RunRefused
-from hubbub.runtime.publisher import sign
+from hubbub.ids import PartyId, Role, RunId
+from hubbub.messages.codec import MAGIC, PREFIX, digest_payload, signed_part
+from hubbub.messages.envelope import FORMAT_VERSION, Envelope, Message
+from hubbub.messages.runs import RunProposed, RunRefused
+from hubbub.messages.wire_form import shorten
+from hubbub.runtime.message_checks import Refusal, admit
+from hubbub.runtime.publisher import DOMAIN
 from hubbub.runtime.runner import KeyedEvent
-from support.builders import make_bodies, make_claims, make_manifest
-from support.parties import COORDINATOR, identity_of, make_identity
+from support.builders import make_bodies, make_envelope, make_manifest
+from support.frames import decode, directory_of, encode, read_head, sign
+from support.parties import COORDINATOR, identity_of, make_identity, roster_of
 from support.probe import CLIENT, MANIFEST, ProbeShell, State, frame_of, probe
 
 OTHER_CLIENT = MANIFEST.clients[1]
@@ -26,8 +28,11 @@ MALLORY = PartyId("mallory")
 FOR_COORDINATOR = [body for body in make_bodies(MANIFEST) if Role.COORDINATOR in body.recipients]
 FRAME = frame_of(payload=b"payload")
 SIGNED = decode(FRAME)
+KEY = identity_of(MANIFEST, CLIENT).key
+CONTENT = signed_part(SIGNED, directory_of(MANIFEST.run_id))
 
 
+OTHER_RUN = make_manifest(seed=8).run_id
 FENCE = b"not a frame at all"
 """Sent after what is tried: when this one is a dead letter, that one has been judged."""
 
@@ -41,6 +46,7 @@ async def refusal_of(frame: bytes) -> str:
         return []
 
     async with probe(ProbeShell(events=note)) as service:
+        service.runner.directory.add_run(OTHER_RUN)
         await service.send_bytes(frame)
         await service.send_bytes(FENCE)
         letters = await service.dead_letters_up_to(FENCE)
@@ -79,17 +85,14 @@ FORGERIES = {
     "signed by the recipient": signed_by(COORDINATOR),
     "signed by a party of another role": signed_by(MANIFEST.aggregators[0]),
     "signed by a stranger": signed_by(MALLORY),
-    "signed for another purpose": with_signature(KEY.sign("receipt", signed_part(SIGNED))),
-    "signed without a purpose": with_signature(KEY.sign("", signed_part(SIGNED))),
-    "with the first half of the signature": with_signature(SIGNED.signature[:32]),
-    "with a byte after the signature": with_signature(SIGNED.signature + b"\0"),
+    "signed for another purpose": with_signature(KEY.sign("receipt", CONTENT)),
+    "signed without a purpose": with_signature(KEY.sign("", CONTENT)),
     "with zeros for a signature": with_signature(bytes(64)),
-    "moved to another run": encode(replace(SIGNED, run=make_manifest(seed=8).run_id)),
+    "moved to another run": encode(replace(SIGNED, run=OTHER_RUN)),
     "moved to another round": encode(replace(SIGNED, round=2)),
     "moved to another phase": encode(replace(SIGNED, phase="union")),
     "with another sender": encode(replace(SIGNED, sender=OTHER_CLIENT)),
     "with another recipient": encode(replace(SIGNED, recipient=MANIFEST.aggregators[0])),
-    "with another number": encode(replace(SIGNED, message_id="0" * 32)),
     "with another body": encode(replace(SIGNED, body=RunRefused(code=Code.INTERNAL))),
     "with another payload": encode(replace(SIGNED, payload=b"payment")),
     "without its payload": encode(replace(SIGNED, payload=b"")),
@@ -97,6 +100,8 @@ FORGERIES = {
 REFUSED = [
     *((name, frame, "not-in-roster") for name, frame in STRANGERS.items()),
     *((name, frame, "bad-signature") for name, frame in FORGERIES.items()),
+    ("with half a signature", with_signature(SIGNED.signature[:32]), "malformed"),
+    ("with a byte after the signature", with_signature(SIGNED.signature + b"\0"), "malformed"),
     # A message for another party stays its own when the broker moves it.
     ("for another party", frame_of(recipient=MANIFEST.aggregators[0]), "wrong-recipient"),
 ]
@@ -112,47 +117,63 @@ async def test_what_its_sender_in_the_roster_did_not_sign_as_it_is_for_us_is_ref
 # Other bytes of the same meaning ------------------------------------------------------------------------
 
 
-Spell = Callable[[object], str]
+def respell(frame: bytes, field: int, spelling: bytes) -> bytes:
+    """Encode one field of a frame's head otherwise, and have the sender sign the bytes that result."""
+    fields = [msgspec.msgpack.encode(each) for each in read_head(frame)]
+    fields[field] = spelling
+    head = bytes([0x90 + len(fields)]) + b"".join(fields)
+    unsigned = PREFIX.pack(MAGIC, FORMAT_VERSION, len(head)) + head
+    names = f"{MANIFEST.run_id}{CLIENT}\0{COORDINATOR}".encode()
+    content = unsigned + digest_payload(b"") + names
+    return unsigned + KEY.sign(DOMAIN, content)
 
 
-def respell(frame: bytes, *, header: Spell | None, body: Spell | None) -> bytes:
-    """Write the JSON of a frame anew and keep all else, the signature too."""
-    magic, version, *lengths = PREFIX.unpack_from(frame)
-    head, middle = frame[PREFIX.size :][: lengths[0]], frame[PREFIX.size + lengths[0] :][: lengths[1]]
-    rest = frame[PREFIX.size + lengths[0] + lengths[1] :]
-    new_head = header(json.loads(head)).encode() if header else head
-    new_body = body(json.loads(middle)).encode() if body else middle
-    prefix = PREFIX.pack(magic, version, len(new_head), len(new_body), *lengths[2:])
-    return prefix + new_head + new_body + rest
+ROUND, PHASE, PAYLOAD_BYTES = 2, 3, 6
+SPELLINGS = {
+    "a longer integer": (ROUND, b"\xcc\x01"),
+    "the longest integer": (ROUND, b"\xcf" + (1).to_bytes(8, "big")),
+    "a signed integer": (ROUND, b"\xd0\x01"),
+    "a float": (ROUND, b"\xcb\x3f\xf0" + bytes(6)),
+    "a longer string": (PHASE, b"\xd9\x05signs"),
+    "bytes for a string": (PHASE, b"\xc4\x05signs"),
+    "true for 1": (ROUND, b"\xc3"),
+    "nil for 0": (PAYLOAD_BYTES, b"\xc0"),
+}
 
 
-def compact(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))
+@pytest.mark.parametrize(("field", "spelling"), SPELLINGS.values(), ids=SPELLINGS)
+async def test_a_head_has_one_encoding_even_if_its_sender_signs_another(field: int, spelling: bytes) -> None:
+    frame = frame_of()
+    as_it_was = msgspec.msgpack.encode(read_head(frame)[field])
+    assert respell(frame, field, as_it_was) == frame
+
+    assert await refusal_of(respell(frame, field, spelling)) == "malformed"
 
 
-def turned_round(value: object) -> str:
-    assert isinstance(value, dict)
-    return compact(dict(reversed(value.items())))
+def test_a_run_whose_short_name_is_taken_is_not_proposed_with_success() -> None:
+    """A coordinator that finds two manifests of one short name gains nothing: the second run cannot begin."""
+    proposal = make_envelope(
+        RunProposed(manifest=MANIFEST), sender=COORDINATOR, recipient=CLIENT, manifest=MANIFEST, round_number=0
+    )
+    frame = encode(sign(identity_of(MANIFEST, COORDINATOR), proposal))
+    roster = roster_of(MANIFEST)
+    free, taken = roster.directory(), roster.directory(RunId(MANIFEST.run_id[:16] + "0" * 48))
 
+    admitted, refused = (admit(identity_of(MANIFEST, CLIENT), roster, each, frame) for each in (free, taken))
 
-@pytest.mark.parametrize("part", ["header", "body"])
-@pytest.mark.parametrize("spell", [json.dumps, turned_round], ids=["spaces", "other order"])
-async def test_json_that_is_spelt_otherwise_needs_another_signature(part: str, spell: Spell) -> None:
-    body = PhaseReleased(members=(CLIENT,), vectors=make_claims(MANIFEST), traffic=())
-    frame = frame_of(body)
-    assert respell(frame, header=compact, body=compact) == frame
-
-    respelt = respell(frame, **{"header": None, "body": None, part: spell})
-
-    assert respelt != frame
-    assert decode(respelt) == decode(frame)
-    assert await refusal_of(respelt) == "bad-signature"
+    assert isinstance(admitted, Envelope)
+    assert free.find_run(shorten(MANIFEST.run_id)) == MANIFEST.run_id
+    assert isinstance(refused, Refusal)
+    assert refused.reason is RejectReason.CONTRADICTION
 
 
 # Damage -------------------------------------------------------------------------------------------------
 
 
-REFUSALS = {"malformed", "unknown-version", "unknown-kind", "not-in-roster", "bad-signature"}
+REFUSALS = {
+    *("malformed", "unknown-version", "unknown-kind", "unknown-run"),
+    *("not-in-roster", "wrong-recipient", "bad-signature"),
+}
 
 
 @given(body=st.sampled_from(FOR_COORDINATOR), payload=st.binary(max_size=40), data=st.data())
