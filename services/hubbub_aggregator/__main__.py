@@ -9,12 +9,24 @@ if __name__ == "__main__":
 import asyncio
 import sys
 from functools import partial
+from pathlib import Path
+
+from pydantic_settings import SettingsConfigDict
 
 from hubbub.ids import Role
 from hubbub.runtime.process import Party, main
+from hubbub.runtime.settings import ProbedSettings
 from hubbub_aggregator.policy import AggregatorPolicy
 from hubbub_aggregator.service import Aggregator
-from hubbub_aggregator.settings import AggregatorSettings
+
+
+class AggregatorSettings(ProbedSettings):
+    """Settings of an aggregator beside those of every service: its operator's policy."""
+
+    model_config = SettingsConfigDict(env_prefix="HUBBUB_AGGREGATOR_")
+
+    policy: Path
+    """The policy file: limits on the runs that this aggregator serves. It pins the roster."""
 
 
 async def serve(settings: AggregatorSettings, party: Party, stop: asyncio.Event) -> None:

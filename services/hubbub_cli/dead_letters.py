@@ -16,8 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hubbub.errors import ConfigurationError
-from hubbub_cli.formatting import AsJson, print_json
-from hubbub_cli.quiet import without_log_lines
+from hubbub_cli.formatting import AsJson, print_json, without_log_lines
 
 if TYPE_CHECKING:
     from hubbub.messages.wire_form import Directory

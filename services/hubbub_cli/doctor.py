@@ -59,7 +59,7 @@ def doctor(
     """
     from hubbub_cli import doctor_checks  # noqa: PLC0415  (Help should not wait for it.)
     from hubbub_cli.doctor_target import Findings, admit, print_findings  # noqa: PLC0415
-    from hubbub_cli.quiet import without_log_lines  # noqa: PLC0415
+    from hubbub_cli.formatting import without_log_lines  # noqa: PLC0415
 
     given = {"identity": identity, "roster": roster, "policy": policy, "folder": folder}
     options = {name: str(path) for name, path in given.items() if path is not None}

@@ -216,7 +216,7 @@ def check_settings(target: DoctorTarget, options: Mapping[str, str], config: Pat
 
 
 def _settings_of(role: Role) -> type[ServiceSettings]:
-    from hubbub_aggregator.settings import AggregatorSettings  # noqa: PLC0415  (Each brings a service along.)
+    from hubbub_aggregator.__main__ import AggregatorSettings  # noqa: PLC0415  (Each brings a service along.)
     from hubbub_coordinator.__main__ import CoordinatorSettings  # noqa: PLC0415
     from hubbub_trainer.__main__ import TrainerSettings  # noqa: PLC0415
 

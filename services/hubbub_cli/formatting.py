@@ -1,8 +1,11 @@
-"""Formats numbers and times for people, and answers as JSON for programs."""
+"""Formats numbers and times for people, and answers as JSON for programs; keeps log lines off the terminal."""
 
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -66,3 +69,14 @@ def count(number: int, thing: str) -> str:
 
 def _locally(at_s: float) -> datetime:
     return datetime.fromtimestamp(at_s, UTC).astimezone()
+
+
+@contextmanager
+def without_log_lines() -> Iterator[None]:
+    """Suppress libraries' log lines within the block: what matters is raised as an error."""
+    silence = logging.NullHandler()
+    logging.getLogger().addHandler(silence)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(silence)

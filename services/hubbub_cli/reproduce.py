@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from hubbub.errors import ConfigurationError
-from hubbub_cli.quiet import without_log_lines
+from hubbub_cli.formatting import without_log_lines
 from hubbub_cli.run_options import takes_run_options
 from hubbub_cli.suggestions import one_of
 from hubbub_local.options import DemoOptions

@@ -14,7 +14,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # It ships no types.
 
 from hubbub.trust.roster import Roster
-from hubbub_aggregator.settings import AggregatorSettings
+from hubbub_aggregator.__main__ import AggregatorSettings
 from support.command_line import make_hubbub
 from support.program import run_program
 from support.service_settings import SETTINGS
