@@ -16,10 +16,11 @@ from hubbub.ids import WireMode
 from hubbub_cli.formatting import show_bytes
 
 if TYPE_CHECKING:
-    from hubbub.strategies.planner import Leakage, Plan, Row
+    from hubbub.strategies.planner import Leakage, Plan, Question, Row
 
 NOT_RUNNABLE = "*"
 NOT_TRAINING = "+"
+TOO_SMALL = " This model is too small to gain from compression."
 WIDE = 96
 """Terminal width from which cells are padded."""
 
@@ -39,7 +40,7 @@ def write_plan(answer: Plan) -> dict[str, object]:
         "wire": ask.wire,
         "union_size_is": "estimated" if answer.estimated else "given",
         "scores_bits": answer.scores_bits,
-        "strategies": [_write_row(row) for row in answer.rows],
+        "strategies": [_write_row(row, ask) for row in answer.rows],
         "leakage": _write_leakage(answer.leakage),
         "block_leakage": answer.block_leakage and _write_leakage(answer.block_leakage),
         "servers_learn": answer.servers_learn,
@@ -53,7 +54,7 @@ def _write_leakage(told: Leakage) -> dict[str, object]:
     return {"assumes": "independent choices", **asdict(told)}
 
 
-def _write_row(row: Row) -> dict[str, object]:
+def _write_row(row: Row, question: Question) -> dict[str, object]:
     return {
         "strategy": row.strategy,
         "q": row.q,
@@ -63,6 +64,7 @@ def _write_row(row: Row) -> dict[str, object]:
         "union_size": row.union_size,
         "bits_per_round": row.bits_per_round,
         "bits_in_all": row.bits_in_all,
+        "bytes_sent_per_round": _count_sent(question, row) if row.runnable else None,
         "paper_bits_per_round": row.paper_bits_per_round,
         "phases": dict(row.phases),
         "server_learns": {name: getattr(row.exposure, name) for name in ("updates", "indices", "sums")},
@@ -159,11 +161,29 @@ def _recommend(answer: Plan) -> str:
     row, dense = answer.recommended, answer.row("fedavg")
     exact = answer.lossless
     other = f"; without losing indices {exact.label}, {show_bytes(exact.bits_per_round / 8)}"
+    sent, dense_sent = (_count_sent(answer.question, each) for each in (row, dense))
     return (
         f"Cheapest if servers may learn {_AT_MOST[answer.servers_learn]}: {row.label}, "
         f"{show_bytes(row.bits_per_round / 8)} a round, {_against(row.bits_per_round, dense.bits_per_round)}"
-        f"{'' if exact is row else other}."
+        f"{'' if exact is row else other}.\n"
+        f"With every message counted, about {show_bytes(sent)} a round, {_against(sent, dense_sent)} "
+        f"({show_bytes(dense_sent)}).{TOO_SMALL if sent > dense_sent else ''}"
     )
+
+
+def _count_sent(question: Question, row: Row) -> int:
+    """Predict the bytes of every message of a round."""
+    from hubbub.frame_costs import count_frames  # noqa: PLC0415  (Help should not wait for pydantic.)
+    from hubbub.strategies.registry import find_strategy  # noqa: PLC0415
+
+    frames = count_frames(
+        find_strategy(row.strategy),
+        row.phases,
+        clients=question.clients,
+        servers=question.servers,
+        wire=question.wire,
+    )
+    return row.bits_per_round // 8 + frames
 
 
 _AT_MOST = {"nothing": "nothing", "indices": "indices but nothing else"}

@@ -7,10 +7,12 @@ from typing import cast
 import pytest
 from rich.console import Console
 
+from hubbub.frame_costs import count_frames
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
 from hubbub.rest import CostView
 from hubbub.runtime.runner import Transition
+from hubbub.strategies.registry import find_strategy
 from hubbub_cli.formatting import show_bytes
 from hubbub_coordinator.accounts import Account
 from hubbub_coordinator.events import ReceiptArrived
@@ -106,19 +108,20 @@ def test_a_report_names_the_metric_that_counts_and_has_an_accuracy_only_where_th
 
 
 @pytest.mark.parametrize(
-    ("strategy", "sent", "says", "small"),
+    ("strategy", "share", "says", "small"),
     [
-        ("no-union", 50, "2.0 times less", False),
-        ("no-union", 250, "2.5 times more", True),
-        ("fedavg", 250, "2.5 times more", False),
+        ("no-union", 0.5, "2.0 times less", False),
+        ("no-union", 2.5, "2.5 times more", True),
+        ("fedavg", 2.5, "2.5 times more", False),
     ],
 )
 def test_a_run_is_compared_with_fedavg_by_every_byte_on_the_wire(
-    strategy: str, sent: int, says: str, *, small: bool
+    strategy: str, share: float, says: str, *, small: bool
 ) -> None:
-    """One round of uncompressed FedAvg would be 100 bytes here."""
+    """The payload of one round of uncompressed FedAvg is 100 bytes here, and its frames are sent, too."""
     manifest, stream = make_manifest(strategy=strategy), io.StringIO()
-    wire = {"share-chunk": sent - 1, "close-phase": 1}
+    frames = count_frames(find_strategy("fedavg"), {"update": 800}, clients=3, servers=2, wire=manifest.wire)
+    wire = {"share-chunk": round(share * (100 + frames)) - 1, "close-phase": 1}
 
     Console(file=stream, width=100).print(draw_report(manifest, [finished(1)], TIMES, "0" * 64, {}, wire))
 

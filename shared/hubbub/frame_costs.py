@@ -1,0 +1,135 @@
+"""Predicted bytes of a round beside its payload: heads, signatures and seals of every message.
+
+The heads are those of sample messages, encoded as the services encode them, so this follows the format by itself.
+Vectors have other names and lengths in a real run, which changes a head by a few bytes. All clients take part, no
+message is lost, and the round is not scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hubbub.crypto.sealing import CHUNK_KEY_BYTES, CHUNK_OVERHEAD, Kem, seal_overhead, share_overhead
+from hubbub.ids import PartyId, RunId, SetId, WireMode
+from hubbub.messages.codec import SIGNATURE_BYTES, encode
+from hubbub.messages.envelope import Envelope, Message
+from hubbub.messages.manifest import CHUNK_BYTES
+from hubbub.messages.rounds import (
+    ClosePhase,
+    MaskedChunk,
+    PartialChunk,
+    PhaseReleased,
+    RoundApplied,
+    RoundOpened,
+    SumChunk,
+)
+from hubbub.messages.shares import (
+    DenseShareChunk,
+    Receipt,
+    SetReceived,
+    ShareChunk,
+    ShareSeed,
+    SignedReceipt,
+    Traffic,
+    VectorClaim,
+)
+from hubbub.messages.wire_form import Directory
+from hubbub.strategies.base import Phase, Strategy
+
+KEM = Kem.X25519
+DIGEST, SIGNATURE = "00" * 32, "00" * 64
+SET_ID = SetId("00" * 16)
+RUN = RunId("00" * 32)
+ROUND = 100
+MANY = 2**16 - 1
+"""Stands for lengths and counts of bytes; larger ones take two bytes more each."""
+
+
+def count_frames(
+    strategy: Strategy, phases: Mapping[str, int], *, clients: int, servers: int, wire: WireMode
+) -> int:
+    """Predict the bytes of a round beside its payload, whose bits `phases` has by what they count as."""
+    federation = _Federation.of(clients, servers)
+    total = clients * (federation.size(RoundOpened(attended=ROUND)) + federation.size(_make_report(phases)))
+    for phase in strategy.phases:
+        taking_part = phase.aggregators(federation.servers)
+        is_compact = wire == "compact" and phase.shares
+        copies = 2 * clients + len(taking_part) - 1 if is_compact else 2 * clients * len(taking_part)
+        chunks = max(1, -(-phases[phase.name] // (8 * copies * CHUNK_BYTES)))
+        has_factors = "factors" in phases and phase is strategy.phases[-1]
+        messages = _list_messages(
+            federation, phase, taking_part, chunks=chunks, compact=is_compact, has_factors=has_factors
+        )
+        total += sum(count * (federation.size(body) + sealing) for count, body, sealing in messages)
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class _Federation:
+    clients: tuple[PartyId, ...]
+    servers: tuple[PartyId, ...]
+    directory: Directory
+
+    @classmethod
+    def of(cls, clients: int, servers: int) -> _Federation:
+        names = tuple(PartyId(f"p{number}") for number in range(clients + servers))
+        return cls(names[:clients], names[clients:], Directory(names, [RUN]))
+
+    def size(self, body: Message) -> int:
+        """Return the bytes of a message without payload, its signature included."""
+        sender, recipient = self.clients[0], self.servers[0]
+        envelope = Envelope(run=RUN, round=ROUND, phase="signs", sender=sender, recipient=recipient, body=body)
+        return len(encode(envelope, self.directory)) + SIGNATURE_BYTES
+
+
+def _make_report(phases: Mapping[str, int]) -> Message:
+    traffic = tuple(Traffic(counts_as=name, direction="up", payload_bits=MANY) for name in phases)
+    return RoundApplied(model_hmac=DIGEST, traffic=traffic)
+
+
+def _list_messages(
+    federation: _Federation,
+    phase: Phase,
+    servers: tuple[PartyId, ...],
+    *,
+    chunks: int,
+    compact: bool,
+    has_factors: bool,
+) -> Iterator[tuple[int, Message, int]]:
+    """Yield the messages of a phase: how many there are, one of them, and the bytes that sealing adds to each."""
+    vectors = (
+        VectorClaim(name=phase.name, length=MANY, modulus=11),
+        *([VectorClaim(name="factors", length=1, modulus=2**32)] if has_factors else []),
+        *([VectorClaim(name="tags", length=3, modulus=2**64)] if phase.tagged else []),
+    )
+    members, count = federation.clients, len(federation.clients)
+    claim: dict[str, Any] = {"vectors": vectors, "transcript": DIGEST}
+    share = {"set_id": SET_ID, **claim}
+    released = {"members": members, **claim}
+    receipts = tuple(
+        SignedReceipt(
+            receipt=Receipt(aggregator=server, client=client, set_id=SetId(f"{place:032x}"), **claim),
+            # No two are alike, or they would be sent as one.
+            signature=f"{place * len(servers) + other:0128x}",
+        )
+        for place, client in enumerate(members)
+        for other, server in enumerate(servers)
+    )
+    row = Traffic(counts_as=phase.name, direction="across", payload_bits=MANY, wire_bytes=MANY)
+    traffic = (row,) * (1 + len(vectors))
+    if compact:
+        others = len(servers) - 1
+        yield count * others, ShareSeed(**share), seal_overhead(KEM)
+        yield count * chunks, DenseShareChunk(**share, index=0), share_overhead(KEM)
+        yield others * chunks, PartialChunk(**released, signature=SIGNATURE, index=0), seal_overhead(KEM)
+        yield count * chunks, MaskedChunk(**released, signatures=(SIGNATURE,) * len(servers), index=0), 0
+    else:
+        yield count * len(servers) * chunks, ShareChunk(**share, index=0), share_overhead(KEM)
+        wrapped = "00" * (seal_overhead(KEM) + CHUNK_KEY_BYTES)
+        body = SumChunk(**released, signature=SIGNATURE, wrapped_key=wrapped, index=0)
+        yield count * len(servers) * chunks, body, CHUNK_OVERHEAD
+    yield count * len(servers), SetReceived(receipt=receipts[0]), 0
+    yield len(servers), ClosePhase(members=members, receipts=receipts), 0
+    yield len(servers), PhaseReleased(members=members, vectors=vectors, traffic=traffic), 0

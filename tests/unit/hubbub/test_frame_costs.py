@@ -1,0 +1,56 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from hubbub.frame_costs import count_frames
+from hubbub.ids import WireMode
+from hubbub.strategies.registry import find_strategy
+from support.command_line import run_hubbub
+
+QUICK = (
+    "--task",
+    "synthetic:300",
+    "--clients",
+    "4",
+    "--servers",
+    "3",
+    "--local-steps",
+    "1",
+    "--evaluate-every",
+    "0",
+)
+
+
+def measure(folder: Path, *options: str) -> tuple[float, dict[str, int]]:
+    """The bytes of two further rounds beside their payload, for one of them; and the payload's bits."""
+    sizes, phases = [], dict[str, int]()
+    for rounds in ("1", "3"):
+        file = folder / f"{rounds}.json"
+        run_hubbub("demo", *QUICK, "--rounds", rounds, "--json", file, *options).check_done()
+        report = json.loads(file.read_text("utf-8"))
+        payload = sum(cost["payload_bits"] for each in report["rounds"] for cost in each["phases"].values()) / 8
+        sizes.append(report["all_wire_bytes"] - payload)
+        phases = {name: cost["payload_bits"] for name, cost in report["rounds"][-1]["phases"].items()}
+    return (sizes[1] - sizes[0]) / 2, phases
+
+
+@pytest.mark.parametrize("wire", ["compact", "paper"])
+@pytest.mark.parametrize("strategy", ["no-union", "sec-union", "fedavg"])
+def test_frames_take_what_is_predicted(strategy: str, wire: WireMode, tmp_path: Path) -> None:
+    measured, phases = measure(tmp_path, "--strategy", strategy, "--wire", wire)
+
+    predicted = count_frames(find_strategy(strategy), phases, clients=4, servers=3, wire=wire)
+
+    assert predicted == pytest.approx(measured, rel=0.05)
+
+
+def test_a_chunk_more_is_a_message_more_for_everybody() -> None:
+    strategy, heads = find_strategy("no-union"), {"clients": 4, "servers": 2}
+    one, two = (
+        count_frames(strategy, {"signs": (2 * 4 + 1) * 8 * size}, wire="compact", **heads)  # type: ignore[arg-type]
+        for size in (1, 2**20 + 1)
+    )
+
+    # Four shares and four sums with their seals, and one sum for the combiner.
+    assert 9 * 150 < two - one < 9 * 400
