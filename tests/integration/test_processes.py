@@ -23,7 +23,7 @@ from hubbub.transport.topology import route
 from hubbub.trust.identity import new_identity
 from hubbub_trainer.learning.registry import load_task
 from hubbub_trainer.planning import draw_up_manifest
-from support.frames import encode, sign
+from support.frames import encode, know, sign
 from support.one_process import run_in_one_process
 from support.processes import ProcessFederation, SharedBroker, topology_of
 from support.thorough import part_of
@@ -125,6 +125,7 @@ def test_poison_messages_are_put_aside_with_their_reason_and_the_run_completes(
 
 def poison_for(name: PartyId, federation: ProcessFederation, manifest: Manifest) -> dict[str, bytes]:
     """By the reason to refuse it: noise, and frames that would be good but for one thing."""
+    know(manifest)
     sender, body = believable(federation.roles[name], manifest)
     identity = federation.parties.identities[sender]
     frame = Envelope(

@@ -421,6 +421,7 @@ async def probe(
             settled=None if settled is None else lambda: settled(runner),
         )
         shell.runner = runner
+        runner.directory.add_run(KEY.run)
         if fresh:
             runner.add(KEY, Data())
         try:

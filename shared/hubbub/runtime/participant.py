@@ -124,7 +124,7 @@ class Participant(Shell, ABC):
 
     def restore(self, machines: Mapping[Key, RunningMachine]) -> None:
         """Restore the keys of all open runs; report runs whose state is lost."""
-        for run in {*self._tombstones, *(key.run for key in machines)}:
+        for run in self._tombstones:
             self.runner.directory.add_run(run)
         for key, live in machines.items():
             if key.kind in self.run_kinds and not self._ends_run(key, live):

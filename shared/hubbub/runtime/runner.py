@@ -207,6 +207,8 @@ class Runner:
                 retire=self._retire,
             )
             await recovery.run()
+            for key in self.machines:
+                self.directory.add_run(key.run)
             self._receiving = receiving
             self._replayed = True
             self._driver = asyncio.create_task(self._drive(), name=f"{self.identity.name} runner")
