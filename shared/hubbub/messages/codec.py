@@ -261,7 +261,7 @@ def _find_party(name: object, round_number: int, directory: Directory, otherwise
         return PartyId(name)
     party = directory.party(name)
     if party is None:
-        raise PeerError(otherwise, f"the roster has no party with the number {str(name)[:40]}")
+        raise PeerError(otherwise, f"the roster has no party with the number {str(name)[:40]!r}")
     return party
 
 
