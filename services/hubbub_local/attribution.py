@@ -20,7 +20,16 @@ from typing import TypeVar
 
 from hubbub.protocol.metrics import Scores
 from hubbub.runtime.telemetry import context, current_context
-from hubbub_trainer.learning.task import Learner, ProgressCallback, Task, Theta, Training
+from hubbub_trainer.learning.task import (
+    Adjustable,
+    HasLearningRate,
+    Indices,
+    Learner,
+    ProgressCallback,
+    Task,
+    Theta,
+    Training,
+)
 
 T = TypeVar("T")
 
@@ -110,6 +119,8 @@ class MeasuredTask:
         self.training_s: dict[int, float] = {}
         self.name, self.metrics = inner.name, inner.metrics
         self.count_parameters, self.initial_model = inner.count_parameters, inner.initial_model
+        if isinstance(inner, HasLearningRate):
+            self.learning_rate = inner.learning_rate
 
     def learner(self, *, index: int, clients: int, seed: int) -> MeasuredLearner:
         """Make a client's learner."""
@@ -126,6 +137,14 @@ class MeasuredLearner:
         self._training_s = training_s
         self._attribution = attribution
         self.samples, self.examples = inner.samples, inner.examples
+        if isinstance(inner, Adjustable):
+            self.adjusted = partial(self._adjust, inner)
+
+    def _adjust(
+        self, inner: Adjustable, *, learning_rate: float | None, movable: Indices | None
+    ) -> MeasuredLearner:
+        adjusted = inner.adjusted(learning_rate=learning_rate, movable=movable)
+        return MeasuredLearner(adjusted, self._index, self._training_s, self._attribution)
 
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None

@@ -10,7 +10,7 @@ of its own:
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import prod
 from types import MappingProxyType
@@ -24,8 +24,10 @@ from hubbub.errors import LocalError
 from hubbub.protocol.metrics import CLASSIFICATION, Scores
 from hubbub_trainer.learning.batches import order_batches
 from hubbub_trainer.learning.images import Channel, LabelledImages, as_planes
-from hubbub_trainer.learning.networks import ALEXNET, LENET, Hand, Shapes
+from hubbub_trainer.learning.networks import ALEXNET, LENET, AlexnetTask, Hand, LenetTask, Shapes
 from hubbub_trainer.learning.task import (
+    AdjustableLearner,
+    Indices,
     ProgressCallback,
     Theta,
     Training,
@@ -62,7 +64,7 @@ class Recipe:
     evaluation_batch_size: int
 
 
-class NetworkLearner:
+class NetworkLearner(AdjustableLearner):
     """One client's images, and stochastic gradient descent on them."""
 
     def __init__(self, recipe: Recipe, hand: Hand) -> None:
@@ -87,18 +89,21 @@ class NetworkLearner:
         """Take steps of stochastic gradient descent, batches in the order that `seed` gives.
 
         With momentum, the memory is the velocity, one value per parameter; without a memory the velocity is
-        zero. Without momentum there is no memory.
+        zero. Without momentum there is no memory, nor if only some coordinates move.
         """
+        recipe = self._recipe
+        if self.learning_rate is not None:
+            recipe = replace(recipe, learning_rate=self.learning_rate)
         check_theta(theta, self._parameters)
         check_memory(memory, self._parameters)
-        if memory is not None and not self._recipe.momentum:
+        if memory is not None and not recipe.momentum:
             raise LocalError(
                 "descent without momentum has no memory, and was given another optimiser's: give None"
             )
         torch.set_num_threads(1)
-        order = order_batches(self.samples, steps=steps, batch_size=self._recipe.batch_size, seed=seed)
-        flips = draw_flips(order.shape, seed) if self._recipe.flips else None
-        descent = _Descent(self._recipe, theta, memory)
+        order = order_batches(self.samples, steps=steps, batch_size=recipe.batch_size, seed=seed)
+        flips = draw_flips(order.shape, seed) if recipe.flips else None
+        descent = _Descent(recipe, theta, memory, self.movable)
         for step, which in enumerate(report_progress(torch.from_numpy(order).unbind(), progress)):
             images = self._training.images.index_select(0, which)
             if flips is not None:
@@ -140,29 +145,41 @@ class _Samples:
 
 
 class _Descent:
-    """Stochastic gradient descent on one flat vector, of which the network's parameters are views."""
+    """Stochastic gradient descent on one flat vector, of which the network's parameters are views.
 
-    def __init__(self, recipe: Recipe, theta: Theta, memory: Theta | None) -> None:
+    If only some coordinates move, they and their velocity are kept in short vectors of their own.
+    """
+
+    def __init__(self, recipe: Recipe, theta: Theta, memory: Theta | None, movable: Indices | None) -> None:
         self._recipe = recipe
         self._flat = torch.tensor(theta)
+        self._movable = None if movable is None else torch.tensor(movable)
+        self._moving = self._flat if self._movable is None else self._flat.index_select(0, self._movable)
         self._parameters = [piece.requires_grad_() for piece in _views(self._flat, recipe.shapes)]
         self._velocity: torch.Tensor | None = None
         if recipe.momentum:
-            self._velocity = torch.zeros_like(self._flat) if memory is None else torch.tensor(memory)
+            afresh = memory is None or self._movable is not None
+            self._velocity = torch.zeros_like(self._moving) if afresh else torch.tensor(memory)
 
     def step(self, images: torch.Tensor, labels: torch.Tensor) -> None:
-        """Take one step, as torch.optim.SGD does, on all parameters at once."""
+        """Take one step, as torch.optim.SGD does, on all parameters that move at once."""
         loss = functional.cross_entropy(self._recipe.forward(self._parameters, images), labels)
         gradients = torch.autograd.grad(loss, self._parameters)
         with torch.no_grad():
             direction = torch.cat([gradient.reshape(-1) for gradient in gradients])
+            if self._movable is not None:
+                direction = direction.index_select(0, self._movable)
             if self._velocity is not None:
                 direction = self._velocity.mul_(self._recipe.momentum).add_(direction)
-            self._flat.add_(direction, alpha=-self._recipe.learning_rate)
+            self._moving.add_(direction, alpha=-self._recipe.learning_rate)
+            if self._movable is not None:
+                self._flat.index_copy_(0, self._movable, self._moving)
 
     def end(self) -> Training:
         """Return the trained model and the velocity as copies, which numpy owns."""
-        memory = None if self._velocity is None else self._velocity.numpy().copy()
+        memory = None
+        if self._velocity is not None and self._movable is None:
+            memory = self._velocity.numpy().copy()
         return Training(theta=self._flat.numpy().copy(), memory=memory)
 
 
@@ -260,7 +277,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         "lenet": Recipe(
             shapes=LENET,
             forward=_compute_lenet,
-            learning_rate=0.01,
+            learning_rate=LenetTask.learning_rate,
             momentum=0.9,
             batch_size=64,
             flips=False,
@@ -269,7 +286,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         "alexnet": Recipe(
             shapes=ALEXNET,
             forward=_compute_alexnet,
-            learning_rate=0.1,
+            learning_rate=AlexnetTask.learning_rate,
             momentum=0.0,
             batch_size=64,
             flips=True,

@@ -91,6 +91,7 @@ class ImageTask:
     name: ClassVar[str]
     layout: ClassVar[Shapes]
     choice: ClassVar[Choice]
+    learning_rate: ClassVar[float]
     held_out_one_in: ClassVar[int] = HELD_OUT_ONE_IN
     metrics: ClassVar[tuple[Metric, ...]] = CLASSIFICATION
 
@@ -147,6 +148,7 @@ class LenetTask(ImageTask):
     name = "lenet"
     layout = LENET
     choice = GREY
+    learning_rate = 0.01
 
 
 class AlexnetTask(ImageTask):
@@ -155,5 +157,6 @@ class AlexnetTask(ImageTask):
     name = "alexnet"
     layout = ALEXNET
     choice = COLOUR
+    learning_rate = 0.1
     # The paper trains on 40k of CIFAR-10's 50k training images, 8k per client of five (section 5.1).
     held_out_one_in = 5

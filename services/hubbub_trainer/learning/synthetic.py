@@ -19,6 +19,7 @@ from hubbub.errors import ConfigurationError, LocalError
 from hubbub.protocol.metrics import CLASSIFICATION, Metric, Scores
 from hubbub_trainer.learning.batches import order_batches, slice_test_samples
 from hubbub_trainer.learning.task import (
+    AdjustableLearner,
     ProgressCallback,
     Theta,
     Training,
@@ -118,7 +119,7 @@ def _descend(theta: Theta, features: Floats, labels: Integers, learning_rate: np
     biases -= error.sum(axis=0)[: biases.size]
 
 
-class SyntheticLearner:
+class SyntheticLearner(AdjustableLearner):
     """One client's samples of the synthetic task, and plain gradient descent on them."""
 
     def __init__(self, world: _World, *, parameters: int, training: _Samples, test: _Samples) -> None:
@@ -145,10 +146,15 @@ class SyntheticLearner:
         if memory is not None:
             raise LocalError("plain gradient descent has no memory, and was given another optimiser's: give None")
         order = order_batches(self.samples, steps=steps, batch_size=_BATCH_SIZE, seed=seed)
+        rate = self._world.learning_rate if self.learning_rate is None else np.float32(self.learning_rate)
         trained = theta.copy()
         for which in report_progress(order, progress):
             batch = self._training.pick(which)
-            _descend(trained, self._world.features_of(batch), batch.labels, self._world.learning_rate)
+            _descend(trained, self._world.features_of(batch), batch.labels, rate)
+            if self.movable is not None:
+                moved = trained[self.movable]
+                trained[:] = theta
+                trained[self.movable] = moved
         return Training(theta=trained, memory=None)
 
     def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:

@@ -34,9 +34,10 @@ What a task must keep to:
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,9 @@ from hubbub.protocol.metrics import Metric, Scores
 
 Theta: TypeAlias = NDArray[np.float32]
 """The shared model: one flat float32 vector."""
+
+Indices: TypeAlias = NDArray[np.int64]
+"""Coordinates of θ, ascending."""
 
 ProgressCallback: TypeAlias = Callable[[int, int], None]
 """Called with (steps done, steps in all) from the training thread, at most about 20 times a round."""
@@ -118,6 +122,40 @@ class CanBeTried(Protocol):
 
     def try_out(self, theta: Theta) -> None:
         """Try a little of everything; raise on failure."""
+
+
+@runtime_checkable
+class Adjustable(Protocol):
+    """A learner that can train with another learning rate, or move only some coordinates of θ."""
+
+    def adjusted(self, *, learning_rate: float | None, movable: Indices | None) -> Learner:
+        """Return a learner on the same data that trains with this rate and moves only these coordinates.
+
+        None stands for the task's own rate, and for all coordinates. If only some move, training leaves the bits
+        of the others as they are, and the optimiser begins each round afresh: the memory holds buffers alone.
+        """
+
+
+class AdjustableLearner:
+    """Base class that implements `Adjustable` for a learner whose `train` obeys these two attributes."""
+
+    learning_rate: float | None = None
+    movable: Indices | None = None
+
+    def adjusted(self, *, learning_rate: float | None, movable: Indices | None) -> Self:
+        """Return a learner on the same data that trains with this rate and moves only these coordinates."""
+        changed = copy(self)
+        changed.learning_rate, changed.movable = learning_rate, movable
+        return changed
+
+
+@runtime_checkable
+class HasLearningRate(Protocol):
+    """A task whose learning rate can be told without its data."""
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate of local training, unless a run asks for another."""
 
 
 @runtime_checkable

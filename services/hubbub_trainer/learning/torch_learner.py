@@ -29,7 +29,9 @@ from hubbub.errors import ConfigurationError, HubbubError
 from hubbub.protocol.metrics import Metric, Scores
 from hubbub_trainer.learning.batches import order_batches
 from hubbub_trainer.learning.task import (
+    AdjustableLearner,
     Arrays,
+    Indices,
     ProgressCallback,
     TaskFailed,
     Theta,
@@ -65,10 +67,11 @@ _WORD_BYTES = 4
 # The memory ---------------------------------------------------------------------------------------------
 
 
-def pack(model: nn.Module, optimiser: torch.optim.Optimizer) -> Theta | None:
+def pack(model: nn.Module, optimiser: torch.optim.Optimizer | None) -> Theta | None:
     """Write the memory for the next round; None if there is nothing to keep."""
     found = {f"{_BUFFER}.{name}": each for name, each in model.named_buffers()}
-    for place, state in optimiser.state_dict()["state"].items():
+    states = optimiser.state_dict()["state"] if optimiser else {}
+    for place, state in states.items():
         for key, value in state.items():
             if isinstance(value, Tensor):
                 found[f"{_TENSOR}.{place}.{key}"] = value
@@ -106,6 +109,40 @@ def restore(optimiser: torch.optim.Optimizer, kept: dict[str, Tensor]) -> None:
         state.setdefault(int(place), {})[key] = value if kind == _TENSOR else value.item()
     if state:
         optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+
+
+# Adjusted training --------------------------------------------------------------------------------------
+
+
+def find_rate(optimiser: torch.optim.Optimizer) -> float:
+    """Return an optimiser's learning rate, the largest if its groups have several."""
+    return max(float(group["lr"]) for group in optimiser.param_groups)
+
+
+def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    """Make this the optimiser's learning rate; groups keep their proportions."""
+    largest = find_rate(optimiser)
+    for group in optimiser.param_groups:
+        group["lr"] = rate * (group["lr"] / largest)
+
+
+class _Held:
+    """The coordinates of θ that must not move, with the values that they keep."""
+
+    def __init__(self, model: nn.Module, theta: Theta, movable: Indices | None) -> None:
+        self._pieces: list[tuple[nn.Parameter, Tensor, Tensor]] = []
+        if movable is None:
+            return
+        moves = np.zeros(theta.size, dtype=np.bool_)
+        moves[movable] = True
+        for (each, free), (_, start) in zip(_split(model, moves), _split(model, theta), strict=True):
+            self._pieces.append((each, free, start))
+
+    def put_back(self) -> None:
+        """Undo what the optimiser has done to them."""
+        with torch.no_grad():
+            for each, free, start in self._pieces:
+                each.copy_(torch.where(free, each, start))
 
 
 # Task and learner ---------------------------------------------------------------------------------------
@@ -147,6 +184,13 @@ class OwnTask:
     def layout(self) -> dict[str, tuple[int, ...]]:
         """The parameters that θ is made of, in order."""
         return {name: tuple(each.shape) for name, each in _trained(self._make_model(0))}
+
+    @cached_property
+    def learning_rate(self) -> float:
+        """The rate of the task's optimiser, which may be one of its own."""
+        model = self._make_model(0)
+        with _own_code("while it made its optimiser"):
+            return find_rate(self._task.optimiser(each for _, each in _trained(model)))
 
     def count_parameters(self) -> int:
         """Return N."""
@@ -237,7 +281,7 @@ def _move(batch: Batch, device: torch.device) -> Batch:
             return batch
 
 
-class TorchLearner:
+class TorchLearner(AdjustableLearner):
     """One client's side of a user's task."""
 
     def __init__(self, task: TorchTask, model: nn.Module, training: _Table, test: _Table) -> None:
@@ -264,7 +308,10 @@ class TorchLearner:
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
     ) -> Training:
-        """Take steps with the task's optimiser, which continues from the memory."""
+        """Take steps with the task's optimiser, which continues from the memory.
+
+        If only some coordinates move, the optimiser begins afresh, and the memory is the buffers alone.
+        """
         check_theta(theta, self._parameters)
         order = order_batches(self.samples, steps=steps, batch_size=self._task.batch_size, seed=seed)
         with _own_code("in training"), _seeded(seed):
@@ -272,14 +319,19 @@ class TorchLearner:
             kept = unpack(memory)
             self._load(theta, kept)
             optimiser = self._task.optimiser(each for _, each in _trained(self._model))
-            restore(optimiser, kept)
+            if self.movable is None:
+                restore(optimiser, kept)
+            if self.learning_rate is not None:
+                set_rate(optimiser, self.learning_rate)
+            held = _Held(self._model, theta, self.movable)
             self._model.train()
             for number, rows in enumerate(report_progress(order, progress), start=1):
                 self._step(optimiser, self._training.take(rows, self._device), number)
+                held.put_back()
             trained = _flatten(self._model)
             if not np.isfinite(trained).all():
                 raise ArithmeticError("the model is not finite any more: try a smaller learning rate")
-            return Training(theta=trained, memory=pack(self._model, optimiser))
+            return Training(theta=trained, memory=pack(self._model, optimiser if self.movable is None else None))
 
     def _step(self, optimiser: torch.optim.Optimizer, batch: Batch, number: int) -> None:
         optimiser.zero_grad(set_to_none=True)
@@ -368,11 +420,17 @@ def _trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 def _put(model: nn.Module, theta: Theta) -> None:
     """Copy θ into a model's parameters."""
-    flat, place = torch.from_numpy(theta.copy()), 0
     with torch.no_grad():
-        for _, each in _trained(model):
-            each.copy_(flat[place : place + each.numel()].view_as(each))
-            place += each.numel()
+        for each, piece in _split(model, theta):
+            each.copy_(piece)
+
+
+def _split(model: nn.Module, vector: NDArray[Any]) -> Iterator[tuple[nn.Parameter, Tensor]]:
+    """Give each parameter that θ is made of its piece of a vector, on the parameter's device."""
+    flat, place = torch.from_numpy(vector.copy()), 0
+    for _, each in _trained(model):
+        yield each, flat[place : place + each.numel()].view_as(each).to(each.device)
+        place += each.numel()
 
 
 def _flatten(model: nn.Module) -> Theta:

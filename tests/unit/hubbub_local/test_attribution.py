@@ -3,8 +3,10 @@
 import numpy as np
 
 from hubbub.runtime.telemetry import context
-from hubbub_local.attribution import Attribution, MeasuredTask
+from hubbub_local.attribution import Attribution, MeasuredLearner, MeasuredTask
 from hubbub_trainer.learning.synthetic import SyntheticTask
+from hubbub_trainer.learning.task import Adjustable
+from support.wrapped_learner import WrappedLearner
 
 
 def test_training_and_evaluation_are_not_the_protocols_and_give_what_they_gave() -> None:
@@ -22,3 +24,18 @@ def test_training_and_evaluation_are_not_the_protocols_and_give_what_they_gave()
     assert list(task.training_s) == [1]
     assert 0 < task.training_s[1] < attribution.aside_s["client-2"]
     assert attribution.read()["client-2"] < attribution.aside_s["client-2"] / 2
+
+
+def test_an_adjusted_learner_is_measured_too_and_one_that_cannot_be_adjusted_does_not_say_it_can() -> None:
+    attribution, plain = Attribution(), SyntheticTask(300)
+    task, movable = MeasuredTask(plain, attribution), np.array([3, 30])
+    learner, theta = task.learner(index=1, clients=2, seed=3), task.initial_model(3)
+    assert isinstance(learner, Adjustable)
+
+    adjusted = learner.adjusted(learning_rate=0.1, movable=movable)
+    trained = adjusted.train(theta, steps=5, seed=4, progress=lambda *_: None).theta
+
+    assert np.array_equal(np.flatnonzero(trained != theta), movable)
+    assert list(task.training_s) == [1]
+    plain_learner = WrappedLearner(plain.learner(index=1, clients=2, seed=3))
+    assert not isinstance(MeasuredLearner(plain_learner, 1, {}, attribution), Adjustable)

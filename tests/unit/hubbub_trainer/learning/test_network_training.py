@@ -15,7 +15,7 @@ from hubbub_trainer.learning.batches import deal_training_samples, order_batches
 from hubbub_trainer.learning.images import Channel, LabelledImages
 from hubbub_trainer.learning.network_training import NetworkLearner, Recipe, draw_flips, normalise
 from hubbub_trainer.learning.networks import LENET, AlexnetTask, Hand, ImageTask, LenetTask
-from hubbub_trainer.learning.task import Theta
+from hubbub_trainer.learning.task import Theta, Training
 from hubbub_trainer.workspace import digest
 from support.colour_files import draw_colour_samples, pack_batches
 from support.image_files import draw_samples, pack_image_files, write_image_folder
@@ -192,6 +192,44 @@ def test_descent_without_momentum_keeps_no_memory_and_takes_none(scene: Scene) -
     assert scene.learners[0].train(scene.theta, steps=1, seed=SEED, progress=ignore).memory is None
     with pytest.raises(LocalError, match="without momentum has no memory"):
         scene.train(0, scene.theta, memory=np.zeros_like(scene.theta))
+
+
+# Adjusted training ----------------------------------------------------------------------------------------
+
+
+def test_only_movable_coordinates_move_and_each_as_in_a_round_without_a_memory(scene: Scene) -> None:
+    learner, theta = scene.learners[1], scene.theta
+    movable = np.flatnonzero(np.arange(theta.size) % 3 == 1)
+    memory = np.ones_like(theta) if scene.task.name == "lenet" else None
+    some = learner.adjusted(learning_rate=None, movable=movable)
+    whole = learner.adjusted(learning_rate=None, movable=np.arange(theta.size))
+
+    def train(each: NetworkLearner, steps: int, memory: Theta | None) -> Training:
+        return each.train(theta, steps=steps, seed=SEED, progress=ignore, memory=memory)
+
+    for steps in (1, scene.steps):
+        trained = train(some, steps, memory)
+        moved = np.flatnonzero(trained.theta.view(np.uint32) != theta.view(np.uint32))
+        assert np.isin(moved, movable).all()
+        assert moved.size > movable.size / 2, "the gradient of some is zero"
+        assert trained.memory is None
+    # One step from the same gradient.
+    first = train(learner, 1, None)
+    np.testing.assert_array_equal(train(some, 1, memory).theta[movable], first.theta[movable])
+    assert train(whole, scene.steps, memory).theta.tobytes() == train(learner, scene.steps, None).theta.tobytes()
+    assert some.evaluate(theta) == learner.evaluate(theta)
+
+
+def test_a_learning_rate_scales_a_step_and_leaves_the_learner_as_it_was(scene: Scene) -> None:
+    learner, theta = scene.learners[1], scene.theta
+    faster = learner.adjusted(learning_rate=4 * scene.task.learning_rate, movable=None)
+
+    once, far = (each.train(theta, steps=1, seed=SEED, progress=ignore) for each in (learner, faster))
+
+    np.testing.assert_allclose(far.theta - theta, 4 * (once.theta - theta), rtol=1e-4, atol=1e-6)
+    assert (far.memory is None) == (once.memory is None)
+    again = faster.adjusted(learning_rate=None, movable=None).train(theta, steps=1, seed=SEED, progress=ignore)
+    assert again.theta.tobytes() == once.theta.tobytes(), "None is the task's own rate"
 
 
 # The same bits --------------------------------------------------------------------------------------------

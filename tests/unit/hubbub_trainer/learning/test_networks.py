@@ -9,6 +9,7 @@ import pytest
 
 from hubbub.errors import ConfigurationError
 from hubbub_trainer.learning.networks import AlexnetTask, ImageTask, LenetTask
+from hubbub_trainer.learning.task import HasLearningRate
 from support.colour_files import pack_batches
 from support.image_files import pack_image_files, write_image_folder
 
@@ -43,6 +44,11 @@ def test_initial_model_follows_the_seed_alone_on_every_machine(task: ImageTask) 
 
     assert hashlib.sha256(task.initial_model(7).tobytes()).hexdigest() == digests[task.name]
     assert not np.array_equal(task.initial_model(7), task.initial_model(8))
+
+
+def test_the_learning_rate_is_the_papers(task: ImageTask) -> None:
+    assert isinstance(task, HasLearningRate)
+    assert task.learning_rate == {"lenet": 0.01, "alexnet": 0.1}[task.name]
 
 
 def test_clients_share_out_all_images_but_those_held_out(task: ImageTask) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from hubbub.errors import ConfigurationError, LocalError
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.learning.task import Theta
+from hubbub_trainer.learning.task import HasLearningRate, Indices, Theta
 from hubbub_trainer.workspace import digest
 from support.learners import check_same_everywhere, ignore, read_scores
 
@@ -68,6 +68,26 @@ def test_every_parameter_is_trained_at_any_size(parameters: int) -> None:
     assert trained.shape == (parameters,)
     assert trained.dtype == np.float32
     assert np.count_nonzero(trained != theta) == parameters
+
+
+def test_only_movable_coordinates_move_and_at_the_rate_that_is_asked_for() -> None:
+    task = SyntheticTask(1_003)
+    learner, theta = task.learner(index=0, clients=2, seed=7), task.initial_model(7)
+    movable = np.array([0, 5, 500, 1_000, 1_002])
+
+    def step(*, rate: float | None, movable: Indices | None, steps: int = 1) -> Theta:
+        adjusted = learner.adjusted(learning_rate=rate, movable=movable)
+        assert adjusted.evaluate(theta) == learner.evaluate(theta)
+        return adjusted.train(theta, steps=steps, seed=1, progress=ignore).theta - theta
+
+    assert np.array_equal(np.flatnonzero(step(rate=None, movable=movable, steps=4)), movable)
+    np.testing.assert_array_equal(
+        step(rate=None, movable=movable)[movable], step(rate=None, movable=None)[movable]
+    )
+    np.testing.assert_allclose(
+        step(rate=0.5, movable=None), 5 * step(rate=0.1, movable=None), rtol=1e-3, atol=1e-6
+    )
+    assert not isinstance(task, HasLearningRate), "its rate depends on the scale of its data"
 
 
 def test_another_size_is_refused_and_so_is_a_memory() -> None:

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 from hubbub.errors import ConfigurationError, LocalError
 from hubbub.protocol.metrics import BINARY, Metric, Scores, ScoreSheet
-from hubbub_trainer.learning.task import TaskFailed, Theta
+from hubbub_trainer.learning.task import HasLearningRate, TaskFailed, Theta
 from hubbub_trainer.learning.torch_learner import OwnTask, TorchLearner
 from hubbub_trainer.learning.torch_task import Batch, Data, Site, TorchTask
 from support.learners import ignore
@@ -185,6 +185,71 @@ def test_a_score_is_of_the_buffers_that_are_remembered() -> None:
     assert before["loss"][1] == after["loss"][1] == learner.examples == 50
     assert before["loss"] != after["loss"]
     assert learner.evaluate(theta) == before
+
+
+# Adjusted training ------------------------------------------------------------------------------------------
+
+
+def decaying_sgd(_: TorchTask, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.1)
+
+
+def decaying_adam(_: TorchTask, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=0.05, weight_decay=0.1)
+
+
+def grouped(_: TorchTask, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+    weight, bias = parameters
+    return torch.optim.SGD([{"params": [weight], "lr": 0.02}, {"params": [bias], "lr": 0.08}], momentum=0.9)
+
+
+@pytest.mark.parametrize("norm", [None, 1e-2], ids=["not-clipped", "clipped"])
+@pytest.mark.parametrize("optimiser", [decaying_sgd, decaying_adam])
+def test_coordinates_that_may_not_move_keep_their_bits(optimiser: object, norm: float | None) -> None:
+    learner, theta = learner_of(vary(Normalised, optimiser=optimiser, max_gradient_norm=norm))
+    _, memory = train(learner, theta)
+    movable = np.array([0, 3, 9, 10, 17])
+
+    trained, _ = train(learner.adjusted(learning_rate=None, movable=movable), theta, memory=memory)
+
+    moved = np.flatnonzero(trained.view(np.uint32) != theta.view(np.uint32))
+    assert np.array_equal(moved, movable)
+
+
+def test_where_only_some_coordinates_move_the_memory_holds_the_buffers_alone() -> None:
+    learner, theta = learner_of(Normalised())
+    some = learner.adjusted(learning_rate=None, movable=np.arange(theta.size))
+    _, memory = train(learner, theta)
+
+    afresh, kept = train(some, theta)
+    assert kept is not None
+    assert memory is not None
+    assert kept.size < memory.size
+    assert afresh.tobytes() == train(learner, theta)[0].tobytes(), "a first round has no memory either"
+    assert train(some, theta, memory=memory)[0].tobytes() == afresh.tobytes(), "the momentum is not taken from it"
+    counts = [int(some.buffers(each)["1.num_batches_tracked"]) for each in (None, kept, memory)]
+    assert counts == [0, 5, 5]
+    _, later = train(some, theta, memory=kept)
+    assert int(some.buffers(later)["1.num_batches_tracked"]) == 10
+    assert some.evaluate(theta, memory=kept) == learner.evaluate(theta, memory=memory)
+
+
+def test_a_learning_rate_is_that_of_the_fastest_group_and_others_keep_their_proportion() -> None:
+    learner, theta = learner_of(vary(Flat, optimiser=grouped))
+    faster = learner.adjusted(learning_rate=0.8, movable=None)
+    _, memory = train(learner, theta)
+
+    for kept in (None, memory):
+        once, far = (train(each, theta, steps=1, memory=kept)[0] - theta for each in (learner, faster))
+        np.testing.assert_allclose(far, 10 * once, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("optimiser", "rate"), [(None, 0.1), (adam, 0.05), (grouped, 0.08)])
+def test_a_task_tells_the_rate_of_the_optimiser_that_it_has(optimiser: object, rate: float) -> None:
+    task = OwnTask(vary(optimiser=optimiser) if optimiser else Linear(), data="")
+
+    assert isinstance(task, HasLearningRate)
+    assert task.learning_rate == rate
 
 
 # Kinds of tasks ---------------------------------------------------------------------------------------------
