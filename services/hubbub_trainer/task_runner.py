@@ -31,7 +31,7 @@ from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest
 from hubbub.protocol.metrics import Scores, copy_scores
 from hubbub.runtime.clock import Clock
-from hubbub_trainer.learning.task import ProgressCallback, TaskFailed
+from hubbub_trainer.learning.task import Adjustable, Indices, Learner, ProgressCallback, TaskFailed
 from hubbub_trainer.workspace import Learnt, Workspace
 
 log = logging.getLogger(__name__)
@@ -82,6 +82,7 @@ class TaskRunner:
         for what in (TRAINING, EVALUATION):
             self._failures.labels(what)
         self._failed = 0
+        self._told_of_rate = False
 
     def count_failures(self) -> int:
         """Return the number of failures of the task."""
@@ -92,10 +93,17 @@ class TaskRunner:
         self._stopping.set()
 
     def train(
-        self, key: Key, space: Workspace, manifest: Manifest, begin: Callable[[Learnt], T]
+        self,
+        key: Key,
+        space: Workspace,
+        manifest: Manifest,
+        begin: Callable[[Learnt], T],
+        *,
+        movable: Indices | None = None,
     ) -> tuple[Learnt, T, float]:
         """Train, and begin the round with the update or, if training failed, with nothing.
 
+        With `movable`, a learner that can do so moves only these coordinates; another one moves all of them.
         `begin` refuses an update that cannot be sent. The last value is the number of seconds that training would
         still have taken.
         """
@@ -109,7 +117,7 @@ class TaskRunner:
             self._progress(self._me, key.round, done, steps)
 
         try:
-            learnt = self._learn(key, space, manifest, report)
+            learnt = self._learn(key, space, manifest, movable, report)
             begun = begin(learnt)
             space.note_training(max(0.0, self._clock.now_s() - began_s), learnt.samples)
         except (Exception, SystemExit) as error:  # noqa: BLE001  (It is the owner's code: it may raise anything.)
@@ -123,10 +131,28 @@ class TaskRunner:
         nothing = Learnt(np.zeros_like(space.theta), space.memory, space.record.samples, silent=True)
         return nothing, begin(nothing), spare_s
 
-    def _learn(self, key: Key, space: Workspace, manifest: Manifest, report: ProgressCallback) -> Learnt:
+    def _adjust(self, learner: Learner, learning_rate: float | None, movable: Indices | None) -> Learner:
+        """Return the learner as this round needs it, or as it is if it cannot be adjusted."""
+        if learning_rate is None and movable is None:
+            return learner
+        if isinstance(learner, Adjustable):
+            return learner.adjusted(learning_rate=learning_rate, movable=movable)
+        if learning_rate is not None and not self._told_of_rate:
+            self._told_of_rate = True
+            log.warning(
+                "the run asks for a learning rate of %g, which this task cannot be told: it trains with its own, "
+                "and nobody else is told",
+                learning_rate,
+            )
+        return learner
+
+    def _learn(
+        self, key: Key, space: Workspace, manifest: Manifest, movable: Indices | None, report: ProgressCallback
+    ) -> Learnt:
         _begin(space, TRAINING, key)
         seed = space.secret.seed_for("batches", run=key.run, round_number=key.round)
-        training = space.learner.train(
+        learner = self._adjust(space.learner, manifest.learning_rate, movable)
+        training = learner.train(
             space.theta, steps=manifest.local_steps, seed=seed, progress=report, memory=space.memory
         )
         if training.theta.shape != space.theta.shape:

@@ -32,6 +32,7 @@ RunName = Annotated[RunId, StringConstraints(pattern=RUN_ID_PATTERN)]
 Count = Annotated[int, Field(ge=1, lt=2**53)]
 Index = Annotated[int, Field(ge=0, lt=2**31)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 LEFT_OUT_IF_NONE = Field(exclude_if=lambda value: value is None)
 """Left out of the canonical form, too: a manifest without the field keeps the id from before the field existed."""
 LEFT_OUT_IF_ONE = Field(exclude_if=lambda value: value == 1)
@@ -154,6 +155,8 @@ class Manifest(Claim):
     chunk_bytes: Annotated[int, Field(ge=MIN_CHUNK_BYTES, le=MAX_CHUNK_BYTES)] = CHUNK_BYTES
     task: str
     local_steps: Count
+    learning_rate: Annotated[Positive | None, LEFT_OUT_IF_NONE] = None
+    """Learning rate of local training instead of the task's own."""
     rounds: Count
     scores: ScoreMode = "sum"
     """With `sum`, clients sum the model's scores on their own data; with `none`, nobody reports any."""
@@ -172,7 +175,7 @@ class Manifest(Claim):
     """Digest of the model that everybody can rebuild from the task and the seed; with a predecessor, of a salt
     that only clients know followed by the model that it ended with."""
     predecessor: Annotated[Predecessor | None, LEFT_OUT_IF_NONE] = None
-    phase_timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3600.0
+    phase_timeout_s: Positive = 3600.0
     max_void_rounds: Annotated[int, Field(ge=0, lt=2**53)] = 3
     roster_sha256: Digest
     nonce: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]

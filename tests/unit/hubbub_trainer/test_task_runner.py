@@ -19,7 +19,7 @@ from hubbub.machine.effects import Key
 from hubbub.protocol.compression import check_finite
 from hubbub.protocol.metrics import Metric, Scores, ScoreSheet
 from hubbub.strategies.base import Conclusion, Theta
-from hubbub_trainer.learning.task import ProgressCallback, Training
+from hubbub_trainer.learning.task import Indices, ProgressCallback, Training
 from hubbub_trainer.task_runner import MOST_BEGINNINGS, Stopping, TaskRunner
 from hubbub_trainer.workspace import Learnt, Workspace
 from support.builders import make_manifest
@@ -181,6 +181,46 @@ def test_nobody_waits_so_long_that_the_phase_is_over(home: Home) -> None:
     home.pupil.fault, home.pupil.after = fail_slowly, 0
 
     assert home.train()[1] == MANIFEST.phase_timeout_s / 2
+
+
+# Adjusted training ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Adjusted(Pupil):
+    """A pupil that notes what it is told."""
+
+    told: list[tuple[float | None, Indices | None]] = field(default_factory=list)
+
+    def adjusted(self, *, learning_rate: float | None, movable: Indices | None) -> Pupil:
+        self.told.append((learning_rate, movable))
+        return Pupil(self.clock, gives(np.full(N, 2, np.float32)))
+
+
+def test_a_learner_is_told_the_rate_and_the_coordinates_that_the_round_asks_for(home: Home) -> None:
+    movable = np.array([1, 4])
+    home.space.learner = pupil = Adjusted(home.clock)
+    cases: tuple[tuple[float | None, Indices | None], ...] = ((None, None), (0.5, None), (None, movable))
+    for rate, coordinates in cases:
+        manifest = make_manifest(parameters=N, local_steps=STEPS, learning_rate=rate)
+        learnt, _, _ = home.runner.train(ONE, home.space, manifest, begin, movable=coordinates)
+        assert not learnt.silent
+        assert learnt.update[0] == (1 if rate is None and coordinates is None else 2)
+
+    assert pupil.told == [(0.5, None), (None, movable)]
+
+
+def test_a_learner_that_cannot_be_told_a_rate_trains_as_it_is_and_its_owner_is_warned_once(
+    home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain, fast = (make_manifest(parameters=N, local_steps=STEPS, learning_rate=rate) for rate in (None, 0.5))
+    warnings = []
+    for manifest in (plain, fast, fast):
+        learnt, _, _ = home.runner.train(ONE, home.space, manifest, begin, movable=np.array([1]))
+        np.testing.assert_array_equal(learnt.update, np.ones(N, np.float32))
+        warnings.append(caplog.text.count("asks for a learning rate of 0.5"))
+
+    assert warnings == [0, 1, 1]
 
 
 # Deaths, stops and disks ------------------------------------------------------------------------------------

@@ -97,6 +97,7 @@ OTHER_VALUES: dict[str, object] = {
     "chunk_bytes": 2 * CHUNK_BYTES,
     "task": "lenet",
     "local_steps": 3,
+    "learning_rate": 0.25,
     "rounds": 3,
     "scores": "none",
     "metrics": (ACCURACY,),
@@ -118,9 +119,9 @@ SINGLE_VALUED = {"format", "factor_bits", "wire"}
 SUCCESSOR = json.loads(make_successor().canonical)
 
 
-@pytest.mark.parametrize(("field", "default"), [("predecessor", None), ("block", 1)])
+@pytest.mark.parametrize(("field", "default"), [("predecessor", None), ("block", 1), ("learning_rate", None)])
 def test_a_newer_field_with_its_default_is_left_out_of_the_canonical_form(field: str, default: object) -> None:
-    """Runs from before there were successors and blocks keep their ids, and so the tombstones that name them."""
+    """Runs from before there was such a field keep their ids, and so the tombstones that name them."""
     assert field not in VALID
     assert read_manifest(document(**{field: default})).run_id == make_manifest().run_id
 
@@ -254,6 +255,10 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "a metric without a name": ({"metrics": [{"name": ""}]}, "a metric's name has 1 to 40 letters"),
     "a metric with wrong bounds": ({"metrics": [{"name": "loss", "low": 2}]}, "the bounds of loss"),
     "no steps": ({"local_steps": 0}, "local_steps: "),
+    **{
+        f"a learning rate of {rate}": ({"learning_rate": rate}, "learning_rate: ")
+        for rate in (0, -0.1, math.nan, math.inf, "0.1")
+    },
     "timeout of 0": ({"phase_timeout_s": 0}, "phase_timeout_s: "),
     "timeout infinite": ({"phase_timeout_s": math.inf}, "phase_timeout_s: "),
     "negative void rounds": ({"max_void_rounds": -1}, "max_void_rounds: "),
