@@ -177,6 +177,7 @@ def _put_together(identities: Sequence[Identity], roster: Roster, manifest: Mani
         manifest,
         max_block=manifest.block,
         max_local_steps=max(owner.max_local_steps, manifest.local_steps),
+        max_learning_rate=max(owner.max_learning_rate, manifest.learning_rate or 0.0),
         max_q=max(owner.max_q, manifest.q),
         max_scored_rounds=max(owner.max_scored_rounds, manifest.rounds),
     )
@@ -201,7 +202,7 @@ def _put_together(identities: Sequence[Identity], roster: Roster, manifest: Mani
     }
 
 
-def _widen_policy(default: PartyPolicy, roster: Roster, manifest: Manifest, **own: int) -> bytes:
+def _widen_policy(default: PartyPolicy, roster: Roster, manifest: Manifest, **own: float) -> bytes:
     """Return the default policy as a file, widened by what the user asked for by name and by the role's `own`."""
     wider = {
         "strategies": tuple(dict.fromkeys((*default.strategies, manifest.strategy))),

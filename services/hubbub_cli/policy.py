@@ -191,6 +191,7 @@ def _show_manifest(question: _Question, console: Console) -> None:
     from hubbub.strategies.unions import REVEALS  # noqa: PLC0415
 
     manifest, predecessor = question.manifest, list[tuple[str, str]]()
+    rate = manifest.learning_rate
     if manifest.predecessor is not None:
         endorsers = question.name_parties(each.client for each in manifest.predecessor.endorsements)
         predecessor = [("goes on from", manifest.predecessor.run), ("endorsed by", endorsers)]
@@ -199,6 +200,7 @@ def _show_manifest(question: _Question, console: Console) -> None:
         ("run", manifest.run_id),
         ("task", repr(manifest.task)),
         ("rounds", f"{manifest.rounds:,}, each of {manifest.local_steps:,} local steps"),
+        *([] if rate is None else [("learning rate", f"{rate:g} instead of the task's own")]),
         ("strategy", tell_strategy(manifest.strategy)),
         *([("block", f"{manifest.block} indices: {REVEALS}")] if manifest.block > 1 else []),
         ("cohort", question.name_parties(manifest.clients)),

@@ -43,6 +43,7 @@ def write_report(
         "parameters": manifest.parameters,
         "rho": manifest.rho,
         "local_steps": manifest.local_steps,
+        "learning_rate": manifest.learning_rate,
         "seed": manifest.seed,
         "model_sha256": model_sha256,
         "q": manifest.q,

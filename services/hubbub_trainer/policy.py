@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Self, get_args
 from pydantic import Field, field_validator
 
 from hubbub.errors import Code, Objection
-from hubbub.messages.manifest import MINIMUM, Manifest, ScoreMode
+from hubbub.messages.manifest import MINIMUM, Manifest, Positive, ScoreMode
 from hubbub.parameters import LARGEST_FLOAT32
 from hubbub.policy import ANY, NO_LIMIT, Limit, PartyPolicy, object_above, read_list
 from hubbub.protocol.metrics import ScoreWeights
@@ -35,7 +35,10 @@ class Policy(PartyPolicy):
     members agree every client knows yours. Larger blocks take less traffic."""
     max_local_steps: Limit = 1000
     """The most local steps that a manifest may ask for in a round."""
-    max_alpha_max: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16.0
+    max_learning_rate: Positive = 1.0
+    """The largest learning rate that a manifest may ask for. The higher the rate, the further a single batch of
+    your data moves your update. A task's own rate has no limit here."""
+    max_alpha_max: Positive = 16.0
     """The largest alpha_max that a manifest may have. It bounds the scaling factor by which one client can move
     the model in a round. For sum and sparse-sum it bounds your numbers."""
     max_q: Annotated[int, Field(ge=1, le=MAX_Q)] = 16
@@ -60,7 +63,7 @@ class Policy(PartyPolicy):
     max_kappa: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 10.0
     """The largest kappa that a manifest may have: the members of a round may move the model at most this many
     times further than in earlier rounds. Corrupt clients among them can go to that bound."""
-    max_first_factor_bound: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    max_first_factor_bound: Positive = 1.0
     """The largest first_factor_bound that a manifest may have: the same for the first round, in absolute terms."""
     allow_unverified: bool = False
     """Allow manifests without tags (verified = false). Then aggregators can shift a sum as they like, and no
@@ -93,6 +96,7 @@ class Policy(PartyPolicy):
             max_rounds=NO_LIMIT,
             max_void_rounds=NO_LIMIT,
             max_local_steps=NO_LIMIT,
+            max_learning_rate=NO_LIMIT,
             max_alpha_max=LARGEST_FLOAT32,
             max_q=MAX_Q,
             max_rounds_of_sums=NO_LIMIT,
@@ -131,9 +135,10 @@ class Policy(PartyPolicy):
                 f"since with blocks every client speaks about all of V and {REVEALS}: ask for a smaller block, or "
                 "edit max_block in the policy file",
             )
-        for field in ("local_steps", "alpha_max", "q", "kappa", "first_factor_bound"):
+        for field in ("local_steps", "learning_rate", "alpha_max", "q", "kappa", "first_factor_bound"):
             asked, most = getattr(manifest, field), getattr(self, f"max_{field}")
-            yield from object_above(Code.POLICY_PARAMETERS, field, asked, f"max_{field}", most)
+            if asked is not None:
+                yield from object_above(Code.POLICY_PARAMETERS, field, asked, f"max_{field}", most)
 
     def _object_to_unverified(self, manifest: Manifest) -> Iterator[Objection]:
         if not manifest.verified and not self.allow_unverified:

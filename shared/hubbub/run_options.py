@@ -48,6 +48,9 @@ class RunOptions:
     ] = "compact"
     rounds: Rounds = 20
     local_steps: Annotated[int, Option(min=1, help="Local steps a round (the paper's E).")] = 100
+    learning_rate: Annotated[
+        float | None, Option(help="Learning rate of local training instead of the task's own.")
+    ] = None
     rho: Annotated[float, Option(help="Share of the parameters that a client sends (the paper's ρ).")] = 0.1
     q: Annotated[int, Option(help="Bits of a mark in sec-union, 1 to 32.")] = 1
     block: Annotated[

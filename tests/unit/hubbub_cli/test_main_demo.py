@@ -72,6 +72,15 @@ def test_the_same_seed_gives_the_same_model_and_another_gives_another(tmp_path: 
     assert first["model_sha256"] == again["model_sha256"] != other["model_sha256"]
 
 
+def test_clients_train_at_the_learning_rate_that_is_asked_for(tmp_path: Path) -> None:
+    own, slow = (
+        run_demo(tmp_path, "--strategy", "fedavg", *rate)[0] for rate in ((), ("--learning-rate", "1e-6"))
+    )
+
+    assert (own["learning_rate"], slow["learning_rate"]) == (None, 1e-6)
+    assert own["rounds"][-1]["accuracy"] > slow["rounds"][-1]["accuracy"]
+
+
 def test_the_run_ends_at_its_target_and_without_scores_there_is_none(tmp_path: Path) -> None:
     reached, _ = run_demo(tmp_path, "--rounds", "9", "--target", "0.01")
     unscored, _ = run_demo(tmp_path, "--evaluate-every", "0")
@@ -115,6 +124,8 @@ def test_the_table_shows_the_share_that_was_chosen_alone_and_a_log_is_written(tm
         (("--strategy", "sec-union", "--q", "0"), "q is 0"),
         (("--strategy", "sec-union", "--block", "31"), "keeps 30 indices, less than one block of 31"),
         (("--strategy", "no-union", "--block", "2"), "blocks of indices are for sec-union alone"),
+        (("--learning-rate", "0"), "learning_rate: Input should be greater than 0"),
+        (("--learning-rate", "nan"), "learning_rate: Input should be a finite number"),
         (("--wire", "carrier-pigeon"), "there is no wire mode 'carrier-pigeon'"),
         (("--feedback", "none"), "there is no feedback 'none'; choose one of: lost, paper"),
         (("--alpha", "nrm"), "did you mean 'norm'?"),

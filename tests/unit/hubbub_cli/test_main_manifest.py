@@ -58,6 +58,7 @@ ASKED = {
     "wire": "paper",
     "rounds": 7,
     "local_steps": 3,
+    "learning_rate": 0.5,
     "rho": 0.25,
     "q": 4,
     "block": 16,
@@ -89,7 +90,7 @@ def test_every_option_of_a_run_is_a_flag_and_a_field_of_the_manifest(roster: Pat
     assert asked.initial_model_sha256 == digest(SyntheticTask(300).initial_model(3))
     assert {name: getattr(plain, name) for name in RunOptions().given()} == RunOptions().given()
     assert (plain.alpha_max, plain.target, plain.phase_timeout_s) == (16.0, None, 3600.0)
-    assert not {"block", "predecessor", "target"} & json.loads(draw_up(roster)).keys()
+    assert not {"block", "learning_rate", "predecessor", "target"} & json.loads(draw_up(roster)).keys()
 
 
 def test_every_manifest_begins_from_a_model_of_its_own_unless_a_seed_is_given(roster: Path) -> None:

@@ -115,7 +115,7 @@ def test_init_never_overwrites_and_the_policy_of_another_role_is_said_to_be_one(
 
 def test_check_shows_what_would_be_joined(desk: Desk) -> None:
     desk.put_policy('approve_tasks = ["synthetic"]\n')
-    manifest, path = desk.put_manifest()
+    manifest, path = desk.put_manifest(learning_rate=0.25)
 
     result = desk.check(path)
 
@@ -124,6 +124,7 @@ def test_check_shows_what_would_be_joined(desk: Desk) -> None:
         manifest.run_id,
         "task 'synthetic'",
         "rounds 2, each of 2 local steps",
+        "learning rate 0.25 instead of the task's own",
         "strategy 'no-union' (no server learns anything of one client)",
         "cohort client-1 (org-1), client-2 (org-2), client-3 (org-3)",
         "min_clients 3 of 3 organisations",

@@ -241,6 +241,7 @@ def test_a_rule_that_the_policy_can_lift_is_named_with_the_way_out() -> None:
     [
         ("max_void_rounds", "max_void_rounds", 10, 11),
         ("local_steps", "max_local_steps", 1000, 1001),
+        ("learning_rate", "max_learning_rate", 1.0, 1.5),
         ("alpha_max", "max_alpha_max", 16.0, 16.5),
         ("q", "max_q", 16, 17),
         ("kappa", "max_kappa", 10.0, 10.5),
@@ -288,6 +289,7 @@ def test_the_demo_may_do_everything_within_its_roster(strategy: str) -> None:
         "rounds": 100_000,
         "max_void_rounds": 1000,
         "local_steps": 10**6,
+        "learning_rate": 1e9,
         "alpha_max": 2.0**20,
         "q": 32,
     }
