@@ -1,11 +1,14 @@
 """Training and evaluation, measured apart."""
 
+from pathlib import Path
+
 import numpy as np
 
 from hubbub.runtime.telemetry import context
 from hubbub_local.attribution import Attribution, MeasuredLearner, MeasuredTask
+from hubbub_trainer.learning.networks import LenetTask
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.learning.task import Adjustable
+from hubbub_trainer.learning.task import Adjustable, HasLearningRate
 from support.wrapped_learner import WrappedLearner
 
 
@@ -39,3 +42,12 @@ def test_an_adjusted_learner_is_measured_too_and_one_that_cannot_be_adjusted_doe
     assert list(task.training_s) == [1]
     plain_learner = WrappedLearner(plain.learner(index=1, clients=2, seed=3))
     assert not isinstance(MeasuredLearner(plain_learner, 1, {}, attribution), Adjustable)
+
+
+def test_a_measured_task_tells_its_learning_rate_if_it_has_one(tmp_path: Path) -> None:
+    lenet = LenetTask(data="mnist", cache_folder=tmp_path, announce=print)
+    with_rate, without = (MeasuredTask(each, Attribution()) for each in (lenet, SyntheticTask()))
+
+    assert isinstance(with_rate, HasLearningRate)
+    assert with_rate.learning_rate == lenet.learning_rate
+    assert not isinstance(without, HasLearningRate)
