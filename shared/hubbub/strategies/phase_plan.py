@@ -72,10 +72,20 @@ class PhasePlan:
     place: int
     """Place of the phase in its round."""
     clients: tuple[PartyId, ...]
-    servers: tuple[PartyId, ...]
-    """The aggregators that take part, in order."""
-    compact: bool
+    aggregators: tuple[PartyId, ...]
+    """All aggregators of the run, in order."""
+    wire: WireMode
     chunk_bytes: int
+
+    @property
+    def servers(self) -> tuple[PartyId, ...]:
+        """The aggregators that take part, in order."""
+        return self.phase.aggregators(self.aggregators)
+
+    @property
+    def compact(self) -> bool:
+        """True if shares and sums take the compact form."""
+        return self.wire == "compact" and self.phase.shares
 
     @property
     def encoding(self) -> Encoding:
@@ -112,13 +122,12 @@ def plan_phase(manifest: Agreed, phase_name: str) -> PhasePlan:
     if phase_name not in names:
         raise PeerError(RejectReason.UNKNOWN_PHASE, f"the run has no phase {phase_name!r}")
     place = names.index(phase_name)
-    phase = phases[place]
     return PhasePlan(
-        phase=phase,
+        phase=phases[place],
         place=place,
         clients=manifest.clients,
-        servers=phase.aggregators(manifest.aggregators),
-        compact=manifest.wire == "compact" and phase.shares,
+        aggregators=manifest.aggregators,
+        wire=manifest.wire,
         chunk_bytes=manifest.chunk_bytes,
     )
 
