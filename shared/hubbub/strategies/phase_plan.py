@@ -19,6 +19,7 @@ from typing import Protocol
 
 from hubbub.errors import PeerError, RejectReason
 from hubbub.ids import PartyId, WireMode
+from hubbub.messages.manifest import Manifest
 from hubbub.parameters import Parameters
 from hubbub.protocol import tags
 from hubbub.protocol.layout import DENSE, WHOLE_BITS, Chunk, Encoding, Vector, plan_chunks
@@ -113,6 +114,36 @@ def phases_of(manifest: Agreed, *, is_scored: bool = True) -> tuple[Phase, ...]:
     """Return the phases of a round: the strategy's, then the scores if this round has them."""
     scores = (SCORES,) if manifest.is_scored and is_scored else ()
     return find_strategy(manifest.strategy).phases + scores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhasedRound:
+    """A round, and the phase that it is in."""
+
+    manifest: Manifest
+    is_scored: bool = False
+    """True if a scores phase follows when the round is released."""
+    phase: int = 0
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The strategy's phases, and the scores if there are any."""
+        return phases_of(self.manifest, is_scored=self.is_scored)
+
+    @property
+    def current(self) -> Phase:
+        """The phase that the round is in."""
+        return self.phases[self.phase]
+
+    @property
+    def scoring(self) -> bool:
+        """True in the scores phase."""
+        return self.current is SCORES
+
+    @property
+    def in_last_phase(self) -> bool:
+        """True in the last of the strategy's phases."""
+        return self.phase + 1 == len(phases_of(self.manifest, is_scored=False))
 
 
 def plan_phase(manifest: Agreed, phase_name: str) -> PhasePlan:
