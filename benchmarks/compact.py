@@ -157,7 +157,7 @@ class PhaseSteps:
         servers = tuple(PartyId(f"aggregator-{place}") for place in range(SERVERS))
         self.vectors = (Vector("signs", n, signs.modulus(CLIENTS)), Vector("factors", 1, FACTORS_MODULUS))
         self.plan = plan_chunks(self.vectors, chunk_bytes, DENSE)
-        self._wire = PhasePlan(Phase("signs"), 0, self._clients, servers, compact=True, chunk_bytes=chunk_bytes)
+        self._wire = PhasePlan(Phase("signs"), 0, self._clients, servers, "compact", chunk_bytes)
         stream = AesCtrStream.from_os()
         self._stage = Stage(RunId("0" * 64), ROUND, "signs")
         self._compact = Compact(self._stage, bytes(KEY_BYTES))

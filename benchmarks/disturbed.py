@@ -27,8 +27,6 @@ from hubbub_local.federation import make_parties
 from hubbub_trainer.learning.synthetic import SyntheticTask
 
 READERS = 20
-ROUNDS_READ = 100
-"""Rounds of the run that readers ask for."""
 MESSAGES_PER_S = 10_000 / 60
 FLOODED, SENDER = PartyId("aggregator-1"), PartyId("client-1")
 PATHS = ("/api/v1/runs/{run}/cost?limit=200", "/api/v1/runs/{run}/export")
@@ -50,8 +48,10 @@ class DisturbedRate:
         return statistics.median(self.ratios)
 
 
-async def measure_disturbances(parameters: int, rounds: int, turns: int) -> list[DisturbedRate]:
-    """Run rounds alone and disturbed by turns."""
+async def measure_disturbances(
+    parameters: int, rounds: int, turns: int, rounds_read: int = 100
+) -> list[DisturbedRate]:
+    """Run rounds alone and disturbed by turns; readers ask for a run of `rounds_read` rounds."""
     broker = MemoryBroker()
     stage = Stage(
         SyntheticTask(parameters),
@@ -59,7 +59,7 @@ async def measure_disturbances(parameters: int, rounds: int, turns: int) -> list
         connect=lambda _, topology: MemoryTransport(broker, topology),
     )
     async with stage.open():
-        known = await stage.run(ROUNDS_READ)
+        known = await stage.run(rounds_read)
         disturbances: dict[str, Callable[[], AbstractAsyncContextManager[list[int]]]] = {
             f"{READERS} readers of costs and exports": lambda: _reading(stage, known),
             "10,000 refused messages a minute": lambda: _flooding(broker),

@@ -88,6 +88,8 @@ class Audience:
     parameters: int
     pairs: int
     rounds_per_run: int
+    rounds_read: int
+    """Rounds of the run whose costs and export are read while others run."""
     runs_listed: int
     pages: int
     """Number of requests for each page of the list."""

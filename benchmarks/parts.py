@@ -167,7 +167,9 @@ def _audience(bench: Bench) -> None:
     bench.say(f"Rounds with {audience.streams} event streams")
     bench.report.load = measure_load(audience)
     bench.say("Rounds with readers of large views, and with a flood")
-    disturbed = measure_disturbances(audience.parameters, audience.rounds_per_run, audience.pairs)
+    disturbed = measure_disturbances(
+        audience.parameters, audience.rounds_per_run, audience.pairs, audience.rounds_read
+    )
     bench.report.disturbed = asyncio.run(disturbed)
     bench.say(f"A list of {audience.runs_listed:,} runs")
     bench.report.pages = time_pages(audience.runs_listed, audience.pages)

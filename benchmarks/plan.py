@@ -68,6 +68,7 @@ FULL = Plan(
         parameters=LENET,
         pairs=31,
         rounds_per_run=9,
+        rounds_read=100,
         runs_listed=10_000,
         pages=21,
         restarted_after=(10, 100, 1_000),

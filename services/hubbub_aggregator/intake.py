@@ -30,9 +30,7 @@ def read_share(
     _check_form(me, wire, envelope)
     vectors = tuple(claim.vector for claim in body.vectors)
     admit(manifest, envelope.phase, vectors)
-    overhead = seal_overhead(kem) if isinstance(body, ShareSeed) else share_overhead(kem)
-    inside = len(envelope.payload) - overhead
-    index, chunks, sizes = _measure(wire, body, vectors, inside)
+    index, chunks, sizes = _measure(wire, kem, body, vectors, len(envelope.payload))
     return ChunkArrived(
         client=envelope.sender,
         set_id=body.set_id,
@@ -59,14 +57,16 @@ def _check_form(me: PartyId, wire: PhasePlan, envelope: Envelope) -> None:
 
 
 def _measure(
-    wire: PhasePlan, body: ShareChunk | ShareSeed, vectors: Sequence[Vector], inside: int
+    wire: PhasePlan, kem: Kem, body: ShareChunk | ShareSeed, vectors: Sequence[Vector], size: int
 ) -> tuple[int, int, dict[str, int]]:
     """Check a payload's length; return the chunk's index, the number of chunks, and its bytes by category."""
     if isinstance(body, ShareChunk):
-        plan = wire.plan(vectors)
-        return body.index, len(plan), check_payload(plan, vectors, body.index, inside, wire.encoding)
-    if inside != SEED_BYTES:
-        raise PeerError(RejectReason.WRONG_LENGTH, f"a seed has {SEED_BYTES} bytes, not {inside}")
+        plan, overhead = wire.plan(vectors), share_overhead(kem)
+        sizes = check_payload(plan, vectors, body.index, size, wire.encoding, overhead=overhead)
+        return body.index, len(plan), sizes
+    sealed = SEED_BYTES + seal_overhead(kem)
+    if size != sealed:
+        raise PeerError(RejectReason.WRONG_LENGTH, f"a sealed seed has {sealed} bytes, not {size}")
     return 0, 1, {vectors[0].counts_as: SEED_BYTES}
 
 
@@ -88,8 +88,9 @@ def read_partial(
     )
     check_release(roster, envelope.run, envelope.round, envelope.phase, release, body.signature)
     plan = wire.plan(vectors)
-    inside = len(envelope.payload) - seal_overhead(roster.kem)
-    sizes = check_payload(plan, vectors, body.index, inside, wire.encoding)
+    sizes = check_payload(
+        plan, vectors, body.index, len(envelope.payload), wire.encoding, overhead=seal_overhead(roster.kem)
+    )
     return PartialArrived(
         aggregator=envelope.sender,
         members=body.members,

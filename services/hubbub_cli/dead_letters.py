@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 RUN_DIGITS = 12
-MOST_PARTIES = 2**16
+UNNAMED = "party-"
 
 AmqpUrl = Annotated[
     str,
@@ -152,8 +152,15 @@ def _make_directory(roster: Path | None) -> Directory:
         def find_run(self, prefix: bytes) -> RunId:
             return RunId(prefix.hex())
 
+        def number(self, party: PartyId) -> int:
+            return super().number(party) if party in known else int(party.removeprefix(UNNAMED))
+
+        def party(self, number: object) -> PartyId | None:
+            unnamed = PartyId(f"{UNNAMED}{number}") if type(number) is int and number >= 0 else None
+            return super().party(number) or unnamed
+
     known = [party.name for party in read_roster(roster).parties] if roster else []
-    return Lenient([*known, *(PartyId(f"party-{number}") for number in range(len(known), MOST_PARTIES))])
+    return Lenient(known)
 
 
 def _describe(number: int, letter: DeadLetter, directory: Directory) -> Entry:

@@ -178,40 +178,23 @@ def watch_run(
     raise typer.Exit(watch.watch_run(endpoint, wanted, as_json=as_json))
 
 
-@runs.command("pause")
-def pause_run(
-    run: RunName,
-    url: Url = DEFAULT_URL,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    as_json: AsJson = False,  # noqa: FBT002  (A flag.)
-) -> None:
-    """Open no further round; the one that is open comes to its end. Takes the change token."""
-    _steer("pause", run, url, token_file, ca_file, as_json=as_json)
+def _add_steering(action: str, summary: str) -> None:
+    """Add the command that asks the coordinator for an action on a run."""
+
+    @runs.command(action, help=f"{summary} Takes the change token.")
+    def steer(
+        run: RunName,
+        url: Url = DEFAULT_URL,
+        token_file: TokenFile = None,
+        ca_file: CaFile = None,
+        as_json: AsJson = False,  # noqa: FBT002  (A flag.)
+    ) -> None:
+        _steer(action, run, url, token_file, ca_file, as_json=as_json)
 
 
-@runs.command("resume")
-def resume_run(
-    run: RunName,
-    url: Url = DEFAULT_URL,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    as_json: AsJson = False,  # noqa: FBT002  (A flag.)
-) -> None:
-    """Go on with a run that was paused. Takes the change token."""
-    _steer("resume", run, url, token_file, ca_file, as_json=as_json)
-
-
-@runs.command("cancel")
-def cancel_run(
-    run: RunName,
-    url: Url = DEFAULT_URL,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    as_json: AsJson = False,  # noqa: FBT002  (A flag.)
-) -> None:
-    """End a run for good. Takes the change token."""
-    _steer("cancel", run, url, token_file, ca_file, as_json=as_json)
+_add_steering("pause", "Open no further round; the one that is open comes to its end.")
+_add_steering("resume", "Go on with a run that was paused.")
+_add_steering("cancel", "End a run for good.")
 
 
 def _steer(

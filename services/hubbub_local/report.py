@@ -143,19 +143,15 @@ class _Dense:
 
 
 def _count_fedavg(manifest: Manifest, accounts: Sequence[Account]) -> _Dense:
-    clients, servers = len(manifest.cohort), len(manifest.aggregators)
-    payload = sum(each.fedavg_bits for each in accounts) / 8
-    frames = sum(
-        count_frames(
-            find_strategy("fedavg"),
-            {"update": each.fedavg_bits},
-            clients=clients,
-            servers=servers,
-            wire=manifest.wire,
-        )
-        for each in accounts
+    rounds, bits = len(accounts), accounts[0].fedavg_bits  # The same in every round.
+    frames = count_frames(
+        find_strategy("fedavg"),
+        {"update": bits},
+        clients=len(manifest.cohort),
+        servers=len(manifest.aggregators),
+        wire=manifest.wire,
     )
-    return _Dense(payload, payload + frames)
+    return _Dense(rounds * bits / 8, rounds * (bits / 8 + frames))
 
 
 def _draw_cost(manifest: Manifest, accounts: Sequence[Account], sent: int, dense: _Dense) -> Table:

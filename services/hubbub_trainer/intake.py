@@ -68,10 +68,10 @@ def read_sum(
         )
     if isinstance(body, MaskedChunk):
         signers, signatures = wire.servers, body.signatures
-        inside, wrapped_key = len(envelope.payload), b""
+        overhead, wrapped_key = 0, b""
     else:
         signers, signatures = (envelope.sender,), (body.signature,)
-        inside, wrapped_key = len(envelope.payload) - CHUNK_OVERHEAD, bytes.fromhex(body.wrapped_key)
+        overhead, wrapped_key = CHUNK_OVERHEAD, bytes.fromhex(body.wrapped_key)
     if len(signatures) != len(signers):
         raise PeerError(RejectReason.BAD_SIGNATURE, f"{len(signatures)} signatures where {len(signers)} release")
     for server, signature in zip(signers, signatures, strict=True):
@@ -83,7 +83,7 @@ def read_sum(
     vectors = tuple(claim.vector for claim in body.vectors)
     admit_release(manifest, envelope.phase, vectors)
     plan = wire.plan(vectors)
-    sizes = check_payload(plan, vectors, body.index, inside, wire.encoding)
+    sizes = check_payload(plan, vectors, body.index, len(envelope.payload), wire.encoding, overhead=overhead)
     return SumArrived(
         phase=envelope.phase,
         aggregator=envelope.sender,

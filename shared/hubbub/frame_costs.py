@@ -36,7 +36,8 @@ from hubbub.messages.shares import (
     VectorClaim,
 )
 from hubbub.messages.wire_form import Directory
-from hubbub.strategies.base import Phase, Strategy
+from hubbub.strategies.base import Strategy
+from hubbub.strategies.phase_plan import PhasePlan
 
 KEM = Kem.X25519
 DIGEST, SIGNATURE = "00" * 32, "00" * 64
@@ -53,15 +54,13 @@ def count_frames(
     """Predict the bytes of a round beside its payload, whose bits `phases` has by what they count as."""
     federation = _Federation.of(clients, servers)
     total = clients * (federation.size(RoundOpened(attended=ROUND)) + federation.size(_make_report(phases)))
-    for phase in strategy.phases:
-        taking_part = phase.aggregators(federation.servers)
-        is_compact = wire == "compact" and phase.shares
-        copies = 2 * clients + len(taking_part) - 1 if is_compact else 2 * clients * len(taking_part)
+    for place, phase in enumerate(strategy.phases):
+        plan = PhasePlan(phase, place, federation.clients, federation.servers, wire, CHUNK_BYTES)
+        taking_part = len(plan.servers)
+        copies = 2 * clients + taking_part - 1 if plan.compact else 2 * clients * taking_part
         chunks = max(1, -(-phases[phase.name] // (8 * copies * CHUNK_BYTES)))
         has_factors = "factors" in phases and phase is strategy.phases[-1]
-        messages = _list_messages(
-            federation, phase, taking_part, chunks=chunks, compact=is_compact, has_factors=has_factors
-        )
+        messages = _list_messages(plan, chunks=chunks, has_factors=has_factors)
         total += sum(count * (federation.size(body) + sealing) for count, body, sealing in messages)
     return total
 
@@ -89,22 +88,15 @@ def _make_report(phases: Mapping[str, int]) -> Message:
     return RoundApplied(model_hmac=DIGEST, traffic=traffic)
 
 
-def _list_messages(
-    federation: _Federation,
-    phase: Phase,
-    servers: tuple[PartyId, ...],
-    *,
-    chunks: int,
-    compact: bool,
-    has_factors: bool,
-) -> Iterator[tuple[int, Message, int]]:
+def _list_messages(plan: PhasePlan, *, chunks: int, has_factors: bool) -> Iterator[tuple[int, Message, int]]:
     """Yield the messages of a phase: how many there are, one of them, and the bytes that sealing adds to each."""
+    phase, servers = plan.phase, plan.servers
     vectors = (
         VectorClaim(name=phase.name, length=MANY, modulus=11),
         *([VectorClaim(name="factors", length=1, modulus=2**32)] if has_factors else []),
         *([VectorClaim(name="tags", length=3, modulus=2**64)] if phase.tagged else []),
     )
-    members, count = federation.clients, len(federation.clients)
+    members, count = plan.clients, len(plan.clients)
     claim: dict[str, Any] = {"vectors": vectors, "transcript": DIGEST}
     share = {"set_id": SET_ID, **claim}
     released = {"members": members, **claim}
@@ -119,7 +111,7 @@ def _list_messages(
     )
     row = Traffic(counts_as=phase.name, direction="across", payload_bits=MANY, wire_bytes=MANY)
     traffic = (row,) * (1 + len(vectors))
-    if compact:
+    if plan.compact:
         others = len(servers) - 1
         yield count * others, ShareSeed(**share), seal_overhead(KEM)
         yield count * chunks, DenseShareChunk(**share, index=0), share_overhead(KEM)

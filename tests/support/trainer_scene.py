@@ -53,6 +53,7 @@ from hubbub_trainer.task_runner import Sleep
 from hubbub_trainer.workspace import Workspace, digest, model_hmac
 from support.aio import until
 from support.builders import SIGNATURE, make_manifest
+from support.held_transport import StallingTransport
 from support.parties import identity_of, parties_of, run_keys_of, seals_beside, sign_sum
 from support.saboteur import DoomedStore, Saboteur
 from support.sealed_shares import open_share
@@ -184,6 +185,19 @@ class Scene:
         """Kill a real client and start it again."""
         image = await self.kill(client, let_go=let_go)
         await self.start(client or self.real[0], image, wrap=wrap)
+
+    async def restart_while_sending(self, sent: int) -> None:
+        """Open a round; kill the first real client when so much of its share set has left, and start it again."""
+        clogged: list[StallingTransport] = []
+
+        def clog(inner: Transport) -> StallingTransport:
+            clogged.append(StallingTransport(inner, sent))
+            return clogged[0]
+
+        await self.restart(wrap=clog)
+        await self.open_round(1)
+        await clogged[0].stuck.wait()
+        await self.restart()
 
     def space_of(self, client: PartyId | None = None) -> Workspace:
         """A real client's workspace of the present run."""

@@ -50,6 +50,7 @@ AUDIENCE = Audience(
     parameters=640,
     pairs=1,
     rounds_per_run=2,
+    rounds_read=3,
     runs_listed=80,
     pages=2,
     restarted_after=(2, 4),

@@ -51,10 +51,7 @@ from hubbub.messages.rounds import (
     VoidPhase,
 )
 from hubbub.messages.shares import ShareChunk, SignedReceipt, Traffic, VectorClaim
-from hubbub.strategies.base import Phase
-from hubbub.strategies.phase_plan import phases_of
-from hubbub.strategies.registry import find_strategy
-from hubbub.strategies.scores import SCORES
+from hubbub.strategies.phase_plan import PhasedRound
 from hubbub_coordinator.events import (
     Began,
     DeadlinePassed,
@@ -110,19 +107,16 @@ class PhaseRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorRound:
+class CoordinatorRound(PhasedRound):
     """State data of a round at the coordinator."""
 
+    manifest: Manifest
     run: Key
     number: int
-    manifest: Manifest
-    is_scored: bool = False
-    """True if a scores phase follows when the round is released."""
     score_members: frozenset[PartyId] = field(default_factory=frozenset)
     """Clients over which the run's scores are summed; empty before the first scores phase."""
     attended: Mapping[PartyId, int] = field(default_factory=dict)
     """The last round before this one that each client certainly took part in."""
-    phase: int = 0
     records: tuple[PhaseRecord, ...] = ()
     members: frozenset[PartyId] = field(default_factory=frozenset)
     early: tuple[SignedReceipt, ...] = ()
@@ -134,21 +128,6 @@ class CoordinatorRound:
     began_at_s: float = 0.0
     ended_at_s: float | None = None
     reason: str = ""
-
-    @property
-    def phases(self) -> tuple[Phase, ...]:
-        """The strategy's phases, and the scores if there are any."""
-        return phases_of(self.manifest, is_scored=self.is_scored)
-
-    @property
-    def scoring(self) -> bool:
-        """Say whether the round has come to its scores phase."""
-        return self.current is SCORES
-
-    @property
-    def current(self) -> Phase:
-        """The phase that the round is in."""
-        return self.phases[self.phase]
 
     @property
     def record(self) -> PhaseRecord:
@@ -385,7 +364,7 @@ def _go_on(data: CoordinatorRound, event: Event) -> Step[State, CoordinatorRound
     deadline = SetTimer("deadline", event.at_s + data.manifest.phase_timeout_s, DeadlinePassed)
     if data.scoring:
         return _end_if_all_reported(data, event, deadline)
-    if data.phase + 1 < len(find_strategy(data.manifest.strategy).phases):
+    if not data.in_last_phase:
         return _enter_next_phase(data, event)
     if data.applied.keys() == set(data.manifest.clients):
         return finish(data, event)

@@ -54,9 +54,7 @@ from hubbub.messages.rounds import (
 from hubbub.messages.runs import PartyFailed
 from hubbub.messages.shares import MAX_RESENDS, Traffic, count_arrivals
 from hubbub.protocol.layout import Vector
-from hubbub.strategies.base import Phase
-from hubbub.strategies.phase_plan import phases_of, plan_phase
-from hubbub.strategies.registry import find_strategy
+from hubbub.strategies.phase_plan import PhasedRound, plan_phase
 from hubbub.strategies.scores import SCORES
 from hubbub_trainer.events import (
     Closed,
@@ -115,26 +113,23 @@ class Sum:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientRound:
+class ClientRound(PhasedRound):
     """Data of a round at a client, without the vectors that it computes with."""
 
+    manifest: Manifest
     me: PartyId
     key: Key
     run: Key
-    manifest: Manifest
     idle: bool = False
     """The round was closed without us before we began, so we do not train for it."""
     overtaken: bool = False
     """Later rounds were ordered: a verdict that is not here when we come to wait for it is lost."""
-    is_scored: bool = False
-    """True if a scores phase follows when the round is released."""
     score_members: frozenset[PartyId] = field(default_factory=frozenset)
     """The members that the run's scores are summed over; empty before the first time."""
     concluded: Concluded | None = None
     """The result of the round, once it is applied."""
     own_metrics: Mapping[str, float] = field(default_factory=dict, repr=False)
     """The model's metrics on our data, for our owner alone."""
-    phase: int = 0
     sums: Mapping[str, Mapping[PartyId, Sum]] = field(default_factory=dict)
     voids: Mapping[str, frozenset[PartyId]] = field(default_factory=dict)
     training_s: float = 0.0
@@ -149,21 +144,6 @@ class ClientRound:
     """Resend requests for our set so far, by phase and aggregator."""
     owed: frozenset[tuple[str, PartyId]] = field(default_factory=frozenset)
     """Phase and aggregator of the sets that we are resending now."""
-
-    @property
-    def phases(self) -> tuple[Phase, ...]:
-        """The strategy's phases, and the scores if there are any."""
-        return phases_of(self.manifest, is_scored=self.is_scored)
-
-    @property
-    def scoring(self) -> bool:
-        """Return whether this client is in the scores phase."""
-        return self.current is SCORES
-
-    @property
-    def current(self) -> Phase:
-        """The phase that this client is in."""
-        return self.phases[self.phase]
 
     @property
     def decoded(self) -> tuple[str, ...]:
@@ -279,7 +259,7 @@ def enter_next(data: ClientRound, event: Decoded) -> Step[State, ClientRound]:
 
 
 def _enter_next(data: ClientRound) -> Step[State, ClientRound]:
-    if data.phase + 1 == len(find_strategy(data.manifest.strategy).phases):
+    if data.in_last_phase:
         return Step(State.CONCLUDING, data, (Conclude(data.me in data.members),))
     data = replace(data, phase=data.phase + 1)
     onward = _find_old_copy(data) or _decode_or_end(data)

@@ -77,7 +77,9 @@ Translate = Callable[[Any, Directory], Any]
 class _Form:
     """Translation of one type: `pack` to its wire form, and `unpack` from it.
 
-    Values of a wrong type are left as they are, so that pydantic names the field and says what it expects.
+    `unpack` leaves most values of a wrong type as they are, and makes a digest None, so that pydantic names the
+    field and says what it expects. It raises `PeerError` for a party that is not in the roster, and for a claim or
+    a table that is no array of the right form.
     """
 
     pack: Translate

@@ -167,16 +167,25 @@ def chunk_payload_bytes(
 
 
 def check_payload(
-    plan: Sequence[Chunk], vectors: Sequence[Vector], index: int, size: int, encoding: Encoding = WHOLE_BITS
+    plan: Sequence[Chunk],
+    vectors: Sequence[Vector],
+    index: int,
+    size: int,
+    encoding: Encoding = WHOLE_BITS,
+    *,
+    overhead: int = 0,
 ) -> dict[str, int]:
-    """Count a chunk's bytes by what they count as; raise `PeerError` if it is not in the plan or of this size."""
+    """Count a chunk's bytes by what they count as; raise `PeerError` if it is not in the plan or of this size.
+
+    `size` includes `overhead`, the bytes that encryption adds, which count as nothing.
+    """
     if index >= len(plan):
         raise PeerError(RejectReason.WRONG_LENGTH, f"there is no chunk {index} among {len(plan)}")
     sizes = chunk_payload_bytes(plan[index], vectors, encoding)
-    if size != sum(sizes.values()):
+    needed = sum(sizes.values()) + overhead
+    if size != needed:
         raise PeerError(
-            RejectReason.WRONG_LENGTH,
-            f"chunk {index} holds {size} bytes where its vectors need {sum(sizes.values())}",
+            RejectReason.WRONG_LENGTH, f"chunk {index} holds {size} bytes where its vectors need {needed}"
         )
     return sizes
 

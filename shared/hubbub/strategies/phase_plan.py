@@ -72,10 +72,20 @@ class PhasePlan:
     place: int
     """Place of the phase in its round."""
     clients: tuple[PartyId, ...]
-    servers: tuple[PartyId, ...]
-    """The aggregators that take part, in order."""
-    compact: bool
+    aggregators: tuple[PartyId, ...]
+    """All aggregators of the run, in order."""
+    wire: WireMode
     chunk_bytes: int
+
+    @property
+    def servers(self) -> tuple[PartyId, ...]:
+        """The aggregators that take part, in order."""
+        return self.phase.aggregators(self.aggregators)
+
+    @property
+    def compact(self) -> bool:
+        """True if shares and sums take the compact form."""
+        return self.wire == "compact" and self.phase.shares
 
     @property
     def encoding(self) -> Encoding:
@@ -105,6 +115,36 @@ def phases_of(manifest: Agreed, *, is_scored: bool = True) -> tuple[Phase, ...]:
     return find_strategy(manifest.strategy).phases + scores
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhasedRound:
+    """A round, and the phase that it is in."""
+
+    manifest: Agreed
+    is_scored: bool = False
+    """True if a scores phase follows when the round is released."""
+    phase: int = 0
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The strategy's phases, and the scores if there are any."""
+        return phases_of(self.manifest, is_scored=self.is_scored)
+
+    @property
+    def current(self) -> Phase:
+        """The phase that the round is in."""
+        return self.phases[self.phase]
+
+    @property
+    def scoring(self) -> bool:
+        """True in the scores phase."""
+        return self.current is SCORES
+
+    @property
+    def in_last_phase(self) -> bool:
+        """True in the last of the strategy's phases."""
+        return self.phase + 1 == len(phases_of(self.manifest, is_scored=False))
+
+
 def plan_phase(manifest: Agreed, phase_name: str) -> PhasePlan:
     """Plan a phase of a run; raise `PeerError` if the run has no phase of this name."""
     phases = phases_of(manifest)
@@ -112,13 +152,12 @@ def plan_phase(manifest: Agreed, phase_name: str) -> PhasePlan:
     if phase_name not in names:
         raise PeerError(RejectReason.UNKNOWN_PHASE, f"the run has no phase {phase_name!r}")
     place = names.index(phase_name)
-    phase = phases[place]
     return PhasePlan(
-        phase=phase,
+        phase=phases[place],
         place=place,
         clients=manifest.clients,
-        servers=phase.aggregators(manifest.aggregators),
-        compact=manifest.wire == "compact" and phase.shares,
+        aggregators=manifest.aggregators,
+        wire=manifest.wire,
         chunk_bytes=manifest.chunk_bytes,
     )
 

@@ -18,7 +18,6 @@ from hubbub.protocol.dense import Digits
 from hubbub.strategies.registry import find_strategy
 from hubbub.strategies.scores import SCORES
 from hubbub_trainer.learning.task import Task
-from support.frames import decode
 from support.plain_run import run_plainly
 from support.recorder import Said, add_residues
 
@@ -58,9 +57,8 @@ class Ledger:
 
     # What is sent ---------------------------------------------------------------------------------------
 
-    def watch(self, now_s: float, frame: bytes) -> None:
+    def watch(self, now_s: float, envelope: Envelope) -> None:
         """Look at a message as the broker takes it."""
-        envelope = decode(frame)
         about = f"{envelope.sender} to {envelope.recipient}: {envelope.kind} {envelope.round} {envelope.phase}"
         self.trace.append((round(now_s, 6), about))
         match envelope.body:

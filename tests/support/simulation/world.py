@@ -306,8 +306,9 @@ class World:
             self._check_queues(name)
 
     def _watch_message(self, frame: bytes) -> None:
-        self.ledger.watch(asyncio.get_running_loop().time(), frame)
-        self.plot(self, decode(frame))
+        envelope = decode(frame)
+        self.ledger.watch(asyncio.get_running_loop().time(), envelope)
+        self.plot(self, envelope)
 
     @cached_property
     def _roles(self) -> dict[PartyId, Role]:

@@ -7,21 +7,28 @@ from typing import Any
 import pytest
 
 from hubbub.strategies.registry import STRATEGIES
-from support.command_line import run_hubbub
+from support.command_line import Hubbub, run_hubbub
 
 QUICK = ("--task", "synthetic:300", "--local-steps", "3", "--rounds", "2", "--seed", "7")
 
 
-def run_demo(tmp_path: Path, *options: str) -> tuple[dict[str, Any], str]:
+@pytest.fixture
+def quiet(hubbub: Hubbub, monkeypatch: pytest.MonkeyPatch) -> Hubbub:
+    """The command in this process, whose logging it leaves alone."""
+    monkeypatch.setattr("hubbub.runtime.telemetry.log_as_json", lambda *_: None)
+    return hubbub
+
+
+def run_demo(tmp_path: Path, *options: str, hubbub: Hubbub = run_hubbub) -> tuple[dict[str, Any], str]:
     file = tmp_path / "out.json"
-    shown = run_hubbub("demo", *QUICK, *options, "--json", file).check_done()
+    shown = hubbub("demo", *QUICK, *options, "--json", file).check_done()
     report: dict[str, Any] = json.loads(file.read_text("utf-8"))
     return report, shown
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_the_report_of_every_strategy(strategy: str, tmp_path: Path) -> None:
-    report, shown = run_demo(tmp_path, "--strategy", strategy, "--wire", "paper", "--q", "3")
+def test_the_report_of_every_strategy(strategy: str, tmp_path: Path, quiet: Hubbub) -> None:
+    report, shown = run_demo(tmp_path, "--strategy", strategy, "--wire", "paper", "--q", "3", hubbub=quiet)
 
     assert (report["strategy"], report["clients"], report["servers"]) == (strategy, 5, 2)
     assert (report["parameters"], report["rho"]) == (300, 0.1)
@@ -52,8 +59,8 @@ def test_the_report_of_every_strategy(strategy: str, tmp_path: Path) -> None:
         ("topbinary-sep", {"update", "tags", "scores"}),
     ],
 )
-def test_phases_are_counted_apart(strategy: str, phases: set[str], tmp_path: Path) -> None:
-    report, shown = run_demo(tmp_path, "--strategy", strategy)
+def test_phases_are_counted_apart(strategy: str, phases: set[str], tmp_path: Path, quiet: Hubbub) -> None:
+    report, shown = run_demo(tmp_path, "--strategy", strategy, hubbub=quiet)
 
     assert all(each["phases"].keys() == phases for each in report["rounds"])
     if strategy in {"no-union", "fedavg"}:
@@ -72,18 +79,19 @@ def test_the_same_seed_gives_the_same_model_and_another_gives_another(tmp_path: 
     assert first["model_sha256"] == again["model_sha256"] != other["model_sha256"]
 
 
-def test_clients_train_at_the_learning_rate_that_is_asked_for(tmp_path: Path) -> None:
+def test_clients_train_at_the_learning_rate_that_is_asked_for(tmp_path: Path, quiet: Hubbub) -> None:
     own, slow = (
-        run_demo(tmp_path, "--strategy", "fedavg", *rate)[0] for rate in ((), ("--learning-rate", "1e-6"))
+        run_demo(tmp_path, "--strategy", "fedavg", *rate, hubbub=quiet)[0]
+        for rate in ((), ("--learning-rate", "1e-6"))
     )
 
     assert (own["learning_rate"], slow["learning_rate"]) == (None, 1e-6)
     assert own["rounds"][-1]["accuracy"] > slow["rounds"][-1]["accuracy"]
 
 
-def test_the_run_ends_at_its_target_and_without_scores_there_is_none(tmp_path: Path) -> None:
-    reached, _ = run_demo(tmp_path, "--rounds", "9", "--target", "0.01")
-    unscored, _ = run_demo(tmp_path, "--evaluate-every", "0")
+def test_the_run_ends_at_its_target_and_without_scores_there_is_none(tmp_path: Path, quiet: Hubbub) -> None:
+    reached, _ = run_demo(tmp_path, "--rounds", "9", "--target", "0.01", hubbub=quiet)
+    unscored, _ = run_demo(tmp_path, "--evaluate-every", "0", hubbub=quiet)
 
     assert len(reached["rounds"]) < 9
     assert reached["rounds"][-1]["accuracy"] >= 0.01
@@ -91,16 +99,16 @@ def test_the_run_ends_at_its_target_and_without_scores_there_is_none(tmp_path: P
     assert all("scores" not in each["phases"] for each in unscored["rounds"])
 
 
-def test_blocks_are_run_where_they_are_asked_for_and_what_they_show_is_said(tmp_path: Path) -> None:
-    report, shown = run_demo(tmp_path, "--strategy", "sec-union", "--block", "6", "--q", "3")
-    flat, quiet = run_demo(tmp_path, "--strategy", "sec-union", "--q", "3")
+def test_blocks_are_run_where_they_are_asked_for_and_what_they_show_is_said(tmp_path: Path, quiet: Hubbub) -> None:
+    report, shown = run_demo(tmp_path, "--strategy", "sec-union", "--block", "6", "--q", "3", hubbub=quiet)
+    flat, untold = run_demo(tmp_path, "--strategy", "sec-union", "--q", "3", hubbub=quiet)
 
     assert (report["block"], flat["block"]) == (6, 1)
     assert {each["union_size"] % 6 for each in report["rounds"]} == {0}
     for each in report["rounds"]:
         assert all(cost["payload_bits"] == cost["predicted_bits"] > 0 for cost in each["phases"].values())
     assert "blocks of 6 indices clients are shown more: where all members' signs agree" in " ".join(shown.split())
-    assert "shown more" not in quiet
+    assert "shown more" not in untold
 
 
 def test_the_table_shows_the_share_that_was_chosen_alone_and_a_log_is_written(tmp_path: Path) -> None:
@@ -136,8 +144,8 @@ def test_the_table_shows_the_share_that_was_chosen_alone_and_a_log_is_written(tm
         (("--log", "/nowhere/at/all.log"), "/nowhere/at/all.log cannot be written"),
     ],
 )
-def test_what_cannot_be_is_told_in_one_line(options: tuple[str, ...], complaint: str) -> None:
-    run_hubbub("demo", *QUICK, *options).check_refused(complaint)
+def test_what_cannot_be_is_told_in_one_line(options: tuple[str, ...], complaint: str, quiet: Hubbub) -> None:
+    quiet("demo", *QUICK, *options).check_refused(complaint)
 
 
 def test_a_corrupt_data_folder_fails_the_run_and_names_the_file(tmp_path: Path) -> None:

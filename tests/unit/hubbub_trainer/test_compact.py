@@ -23,7 +23,6 @@ from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.ring import Residues
 from hubbub.strategies.base import Release
-from hubbub.transport.base import Transport
 from hubbub.trust.signed import sign_release
 from hubbub_trainer.events import SumArrived
 from hubbub_trainer.intake import read_sum
@@ -33,7 +32,6 @@ from hubbub_trainer.round_jobs import RoundJobs
 from hubbub_trainer.workspace import OpenRound
 from support import compact_round, compact_words
 from support.builders import TRANSCRIPT, aggregator_names, make_envelope, make_sum_chunk
-from support.held_transport import StallingTransport
 from support.parties import identity_of, roster_of
 from support.plain_dense import word
 from support.recorder import Said, add_residues
@@ -412,17 +410,8 @@ async def test_a_set_that_was_sent_in_part_is_sent_again_with_the_same_seeds_and
     tmp_path: Path, sent: int
 ) -> None:
     """Two seeds go first, and then two chunks; secrets are drawn as in earnest."""
-    clogged: list[StallingTransport] = []
-
-    def clog(inner: Transport) -> StallingTransport:
-        clogged.append(StallingTransport(inner, sent))
-        return clogged[0]
-
     async with joined(tmp_path, MANIFEST, TASK, demo_seed=None) as scene:
-        await scene.restart(wrap=clog)
-        await scene.open_round(1)
-        await clogged[0].stuck.wait()
-        await scene.restart()
+        await scene.restart_while_sending(sent)
         await compact_round.play_round(scene, 1, MANIFEST.clients)
 
         check_sets(scene)

@@ -30,14 +30,12 @@ from hubbub.messages.shares import ShareChunk
 from hubbub.messages.snapshots import SnapshotRequested
 from hubbub.runtime import spool
 from hubbub.runtime.state_folder import STATE_FILE
-from hubbub.transport.base import Transport
 from hubbub.transport.topology import DELIVERY_LIMIT
 from hubbub_trainer import saved_model
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Theta
 from hubbub_trainer.saved_model import read_kept_model
 from hubbub_trainer.task_runner import MOST_BEGINNINGS
-from support.held_transport import StallingTransport
 from support.saboteur import Point, Saboteur
 from support.trainer_scene import Scene, draw_up, scene_of
 from support.watched_task import WatchedTask
@@ -351,17 +349,8 @@ def encrypted_chunks(scene: Scene) -> dict[tuple[PartyId, str, int], set[bytes]]
 @pytest.mark.parametrize("sent", [0, 1, 2, 3])
 async def test_a_share_set_that_was_sent_in_part_is_sent_again_and_is_the_same(tmp_path: Path, sent: int) -> None:
     """Each chunk goes to two aggregators, one after the other."""
-    clogged: list[StallingTransport] = []
-
-    def clog(inner: Transport) -> StallingTransport:
-        clogged.append(StallingTransport(inner, sent))
-        return clogged[0]
-
     async with joined(tmp_path, MANIFEST, TASK, demo_seed=None) as scene:
-        await scene.restart(wrap=clog)
-        await scene.open_round(1)
-        await clogged[0].stuck.wait()
-        await scene.restart()
+        await scene.restart_while_sending(sent)
         await scene.play_good_round(1)
         check_sets(scene)
         copies = count_copies(scene)
