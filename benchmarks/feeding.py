@@ -31,7 +31,7 @@ from hubbub.messages.envelope import Envelope, Message
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import ClosePhase, MaskedChunk, PhaseReleased
 from hubbub.messages.runs import RunJoined, RunKeys, RunProposed, RunReady
-from hubbub.messages.shares import DenseShareChunk, SetReceived, ShareSeed, declare
+from hubbub.messages.shares import DenseShareChunk, SetReceived, ShareSeed, SignedReceipt, declare
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Chunk, Piece, Vector
 from hubbub.protocol.metrics import Metric
@@ -248,9 +248,10 @@ class Crowd:
         for _ in self.manifest.aggregators:
             await self._expect(RunReady)
         await self._send_shares()
-        expected = len(self.manifest.clients) * len(self.manifest.aggregators)
-        receipts = tuple([(await self._expect(SetReceived)).receipt for _ in range(expected)])
-        await self._order(self._phase, ClosePhase(members=self.manifest.clients, receipts=receipts))
+        awaited, receipts = len(self.manifest.clients) * len(self.manifest.aggregators), list[SignedReceipt]()
+        while sum(len(signed.receipt.sets) for signed in receipts) < awaited:
+            receipts.append((await self._expect(SetReceived)).receipt)
+        await self._order(self._phase, ClosePhase(members=self.manifest.clients, receipts=tuple(receipts)))
         for _ in self.manifest.aggregators:
             await self._expect(PhaseReleased)
         await self._checked.wait()

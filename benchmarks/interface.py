@@ -30,7 +30,7 @@ from hubbub.ids import RunId, SetId
 from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundApplied
-from hubbub.messages.shares import Receipt, SignedReceipt, Traffic, declare
+from hubbub.messages.shares import Receipt, ReceivedSet, SignedReceipt, Traffic, declare
 from hubbub.protocol.layout import Vector
 from hubbub.run_options import RunOptions
 from hubbub.runtime.runner import BEGINNING, Transition
@@ -515,13 +515,11 @@ def list_events(manifest: Manifest, at_s: float) -> Iterator[Event]:
     claims = declare(vectors)
     up = Traffic(counts_as="signs", direction="up", payload_bits=8, wire_bytes=1)
     down = Traffic(counts_as="signs", direction="down", payload_bits=8, wire_bytes=1)
-    for client in manifest.clients:
-        for server in manifest.aggregators:
-            receipt = Receipt(
-                aggregator=server, client=client, set_id=SetId("0" * 32), vectors=claims, transcript="0" * 64
-            )
-            signed = SignedReceipt(receipt=receipt, signature="0" * 128)
-            yield ReceiptArrived(at_s=at_s, phase=phase.name, receipt=signed)
+    sets = tuple(ReceivedSet(client=client, set_id=SetId("0" * 32)) for client in manifest.clients)
+    for server in manifest.aggregators:
+        receipt = Receipt(aggregator=server, sets=sets, vectors=claims, transcript="0" * 64)
+        signed = SignedReceipt(receipt=receipt, signature="0" * 128)
+        yield ReceiptArrived(at_s=at_s, phase=phase.name, receipt=signed)
     members = frozenset(manifest.clients)
     for server in manifest.aggregators:
         yield SumReleased(

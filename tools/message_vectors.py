@@ -55,7 +55,7 @@ def make_identity(name: str) -> Identity:
 IDENTITIES = {name: make_identity(name) for name in ROLES}
 ROSTER = build_roster([identity.public() for identity in IDENTITIES.values()])
 
-SET_ID = "5e" * 16
+SET_ID, OTHER_SET_ID = "5e" * 16, "5f" * 16
 TRANSCRIPT = "7a" * 32
 VECTORS = [
     {"name": "signs", "length": 100, "modulus": 7},
@@ -64,8 +64,7 @@ VECTORS = [
 ]
 RECEIPT = {
     "aggregator": "aggregator-1",
-    "client": "client-1",
-    "set_id": SET_ID,
+    "sets": [{"client": "client-1", "set_id": SET_ID}, {"client": "client-2", "set_id": OTHER_SET_ID}],
     "vectors": VECTORS,
     "transcript": TRANSCRIPT,
 }

@@ -52,6 +52,7 @@ class ChunkArrived:
     index: int
     chunks: int
     wire_bytes: Mapping[str, int]
+    at_s: float
     seed: bytes = field(default=b"", repr=False)
     """The sealed seed, which is the only chunk of its set. It is short, so the event carries it."""
     checked: bool = False
@@ -78,6 +79,7 @@ class ChunkChecked:
 
     client: PartyId
     index: int
+    at_s: float
     asked: int = 0
     """Resend requests for its set so far."""
 
@@ -92,6 +94,13 @@ class ChunkBroken:
     explanation: str
     asked: int = 0
     """Resend requests for its set so far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiptsDue:
+    """Complete sets have waited long enough for others to share a receipt with."""
+
+    at_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,14 @@ from hubbub_aggregator.events import ChunkArrived, CloseOrdered, PartialArrived
 
 
 def read_share(
-    me: PartyId, manifest: Manifest, kem: Kem, envelope: Envelope, body: ShareChunk | ShareSeed, size: int
+    me: PartyId,
+    manifest: Manifest,
+    kem: Kem,
+    envelope: Envelope,
+    body: ShareChunk | ShareSeed,
+    *,
+    size: int,
+    at_s: float,
 ) -> ChunkArrived:
     """Check a chunk of a share set, or the seed of a whole one: its form, its vectors, its length."""
     wire = plan_phase(manifest, envelope.phase)
@@ -40,6 +47,7 @@ def read_share(
         index=index,
         chunks=chunks,
         wire_bytes=share_wire_bytes(sizes, size),
+        at_s=at_s,
         seed=envelope.payload if isinstance(body, ShareSeed) else b"",
     )
 

@@ -17,13 +17,14 @@ from functools import cache, partial
 import numpy as np
 
 from hubbub.crypto.sealing import ChunkKey
-from hubbub.errors import LocalError
+from hubbub.errors import LocalError, PeerError
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Key
 from hubbub.messages.rounds import MaskedChunk, PartialChunk, ReleaseClaim, SumChunk
 from hubbub.messages.shares import Direction, Traffic, count_payload, declare
 from hubbub.protocol.layout import Chunk, Payload, Vector, pack_chunk, plan_chunks
 from hubbub.protocol.ring import Residues
+from hubbub.runtime.clock import Clock
 from hubbub.runtime.publisher import Parcel, Post, overlapping
 from hubbub.runtime.spool import Spool
 from hubbub.store.state_file import Vault
@@ -47,18 +48,28 @@ SignedClaim = tuple[ReleaseClaim, str]
 class PhaseJobs:
     """Jobs of one aggregator: checks chunks and releases sums."""
 
-    def __init__(self, identity: Identity, spool: Spool, vault: Vault, post: Post, seal_of: SealOf) -> None:
+    def __init__(
+        self, identity: Identity, spool: Spool, vault: Vault, post: Post, seal_of: SealOf, clock: Clock
+    ) -> None:
         self.opened = Openings(spool, seal_of)
         self._checks = asyncio.Semaphore(CHECKS_AT_ONCE)
         self._identity = identity
         self._vault = vault
         self._post = post
         self._seal_of = seal_of
+        self._clock = clock
 
     async def check(self, key: Key, wire: PhasePlan, job: CheckChunk) -> ChunkChecked | ChunkBroken:
         """Open a spooled chunk and check every value in it."""
-        async with self._checks:
-            return await asyncio.to_thread(self.opened.check, key, wire, job)
+        client, index, asked = job.client, job.index, job.share_set.asked
+        try:
+            async with self._checks:
+                await asyncio.to_thread(self.opened.check, key, wire, job)
+        except PeerError as error:
+            return ChunkBroken(
+                client=client, index=index, reason=error.reason, explanation=str(error), asked=asked
+            )
+        return ChunkChecked(client=client, index=index, at_s=self._clock.now_s(), asked=asked)
 
     async def release(self, key: Key, data: Accumulation) -> SumSent:
         """Add the members' shares and send the sum, chunk by chunk where the phase allows it."""

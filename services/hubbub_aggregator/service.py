@@ -67,13 +67,12 @@ class Aggregator(Participant):
         self.journal = Journal(self._file)
         self._receipts: dict[Key, set[SignedReceipt]] = {}
         """Receipts that this process has signed, by phase."""
-        self._jobs = PhaseJobs(identity, self._spool, self._vault, self.runner.post, self._seal_of)
+        self._jobs = PhaseJobs(identity, self._spool, self._vault, self.runner.post, self._seal_of, self._clock)
 
     # Messages to events ---------------------------------------------------------------------------------
 
     def receive(self, envelope: Envelope, *, size: int, now_s: float) -> Sequence[KeyedEvent]:
         """Check a message and make its event."""
-        del now_s
         run = Key("run", envelope.run)
         body = envelope.body
         if isinstance(body, RunProposed):
@@ -92,7 +91,7 @@ class Aggregator(Participant):
             raise PeerError(RejectReason.TOO_EARLY, f"{data.me} does not have everybody's run keys yet")
         match body:
             case ShareChunk() | ShareSeed():
-                return self._receive_share(data, envelope, body, size)
+                return self._receive_share(data, envelope, body, size=size, at_s=now_s)
             case PartialChunk():
                 return self._receive_partial(data, envelope, body, size)
             case ClosePhase():
@@ -117,10 +116,11 @@ class Aggregator(Participant):
         self.runner.add(run, data)
 
     def _receive_share(
-        self, data: Membership, envelope: Envelope, body: ShareChunk | ShareSeed, size: int
+        self, data: Membership, envelope: Envelope, body: ShareChunk | ShareSeed, *, size: int, at_s: float
     ) -> Sequence[KeyedEvent]:
         over = self._is_over(data, envelope)
-        event = read_share(data.me, data.manifest, self.runner.roster.kem, envelope, body, size)
+        kem = self.runner.roster.kem
+        event = read_share(data.me, data.manifest, kem, envelope, body, size=size, at_s=at_s)
         if over and not self._asked_again(envelope):
             return self._ignore(envelope)
         key, wire = self._open_phase(data, envelope), plan_phase(data.manifest, envelope.phase)

@@ -34,7 +34,7 @@ from hubbub.runtime.spool import ChunkRef, Spool
 from hubbub.strategies.base import Phase
 from hubbub.strategies.phase_plan import PhasePlan
 from hubbub.trust.seals import RunSeals, SealContext, ShareKey, Stage, share_stream
-from hubbub_aggregator.events import ChunkArrived, ChunkBroken, ChunkChecked, SetDamaged
+from hubbub_aggregator.events import ChunkArrived, SetDamaged
 from hubbub_aggregator.phases.accumulation import PARTIAL, CheckChunk, ShareSet
 
 AT_ONCE_BYTES = 2**19
@@ -147,24 +147,14 @@ class Openings:
             return event
         return replace(event, checked=True)
 
-    def check(self, key: Key, wire: PhasePlan, job: CheckChunk) -> ChunkChecked | ChunkBroken:
-        """Check a chunk or seed of a share set: it opens, and every value is in its ring."""
+    def check(self, key: Key, wire: PhasePlan, job: CheckChunk) -> None:
+        """Raise `PeerError` if a chunk or seed of a share set does not open, or a value is not in its ring."""
         share_set = job.share_set
-        try:
-            if share_set.seed:
-                self.seed(key, job.client, share_set)
-            else:
-                share = self.chunk(key, job.client, share_set, job.index)
-                check_chunk(wire.plan(share_set.vectors)[job.index], share_set.vectors, share, wire.encoding)
-        except PeerError as error:
-            return ChunkBroken(
-                client=job.client,
-                index=job.index,
-                reason=error.reason,
-                explanation=str(error),
-                asked=share_set.asked,
-            )
-        return ChunkChecked(client=job.client, index=job.index, asked=share_set.asked)
+        if share_set.seed:
+            self.seed(key, job.client, share_set)
+        else:
+            share = self.chunk(key, job.client, share_set, job.index)
+            check_chunk(wire.plan(share_set.vectors)[job.index], share_set.vectors, share, wire.encoding)
 
 
 def check_chunk(

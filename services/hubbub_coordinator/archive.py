@@ -81,12 +81,12 @@ def fold(data: CoordinatorRound) -> CoordinatorRound:
         records=tuple(
             replace(
                 each,
-                receipts={},
+                held={},
                 holders={client: tuple(servers) for client, servers in each.delivered.items()},
             )
             for each in data.records
         ),
-        early=(),
+        early={},
         attended={},
         applied={client: report.model_copy(update={"traffic": ()}) for client, report in data.applied.items()},
         traffic=tuple(

@@ -213,8 +213,11 @@ def _tell_round(moment: Transition, earlier: CoordinatorRound, data: Coordinator
 
 def _tell_of_client(moment: Transition, earlier: CoordinatorRound, data: CoordinatorRound) -> Iterator[_Line]:
     match moment.event:
-        case ReceiptArrived() as event if _has(data, event) and not _has(earlier, event):
-            yield _tell_delivery(event, data)
+        case ReceiptArrived() as event:
+            server = event.receipt.receipt.aggregator
+            for client in event.receipt.receipt.set_of:
+                if server in _holders(data, event.phase, client) - _holders(earlier, event.phase, client):
+                    yield _tell_delivery(data, event.phase, client, server)
         case UpdateApplied(client=client) if client in data.applied.keys() - earlier.applied.keys():
             text = f"{client} applied round {data.number}"
             yield _Line(FeedEventKind.UPDATE_APPLIED, text, client, earlier.current.name)
@@ -223,19 +226,14 @@ def _tell_of_client(moment: Transition, earlier: CoordinatorRound, data: Coordin
             yield _Line(FeedEventKind.UPDATE_DROPPED, text, client, data.current.name)
 
 
-def _has(data: CoordinatorRound, event: ReceiptArrived) -> bool:
-    """Return whether a round has a receipt, of an open phase or of the one that has yet to open."""
-    receipt, record = event.receipt.receipt, find_record(data, event.phase)
-    if record is None:
-        return event.receipt in data.early
-    return receipt.aggregator in record.receipts.get(receipt.client, {})
-
-
-def _tell_delivery(event: ReceiptArrived, data: CoordinatorRound) -> _Line:
-    client, aggregator, phase = event.receipt.receipt.client, event.receipt.receipt.aggregator, event.phase
+def _holders(data: CoordinatorRound, phase: str, client: PartyId) -> set[PartyId]:
+    """Return the aggregators that hold a client's set, of an open phase or of the one that has yet to open."""
     record = find_record(data, phase)
-    early = {each.receipt.aggregator for each in data.early if each.receipt.client == client}
-    count = len(early) if record is None else len(record.receipts[client])
+    return {*(data.early if record is None else record.held).get(client, ())}
+
+
+def _tell_delivery(data: CoordinatorRound, phase: str, client: PartyId, aggregator: PartyId) -> _Line:
+    count = len(_holders(data, phase, client))
     servers = next(each for each in data.phases if each.name == phase).aggregators(data.manifest.aggregators)
     text = f"{client} delivered its shares of {phase} to {aggregator} ({count} of {len(servers)})"
     return _Line(FeedEventKind.SHARE_SET_DELIVERED, text, client, phase)

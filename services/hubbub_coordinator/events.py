@@ -115,7 +115,7 @@ class RoundEnded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiptArrived(Event):
-    """An aggregator holds a complete share set of a client, and has signed for it."""
+    """An aggregator holds complete share sets of clients, and has signed for them."""
 
     phase: str
     receipt: SignedReceipt

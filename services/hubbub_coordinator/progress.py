@@ -146,7 +146,7 @@ def _place_client(state: rounds.State, data: CoordinatorRound, party: PartyId) -
         return PartyState.DELIVERED
     if state is not rounds.State.COLLECTING:
         return PartyState.MISSING
-    if data.record.receipts.get(party):
+    if data.record.held.get(party):
         return PartyState.SENDING
     # After the first phase clients send without an order, as soon as they have decoded its sum.
     return PartyState.SENDING if data.phase else PartyState.TRAINING

@@ -127,12 +127,12 @@ class Board:
         self.phase, self.state = data.current.name, state.value
         if not data.records:
             return
-        receipts = data.record.receipts
-        self.delivered = {client: len(receipts.get(client, {})) for client in data.manifest.clients}
+        self.delivered = {client: len(data.record.held.get(client, {})) for client in data.manifest.clients}
         self.applied = set(data.applied)
         # A receipt of the next phase may come while this one is not over.
         if isinstance(moment.event, ReceiptArrived) and moment.event.phase == self.phase:
-            self._note_delivery(data, moment.event.receipt.receipt.client)
+            for client in moment.event.receipt.receipt.set_of:
+                self._note_delivery(data, client)
         if moment.before is not state:
             self._note_change(state, data)
 

@@ -1,8 +1,9 @@
 """Predicted bytes of a round beside its payload: heads, signatures and seals of every message.
 
 The heads are those of sample messages, encoded as the services encode them, so this follows the format by itself.
-Vectors have other names and lengths in a real run, which changes a head by a few bytes. All clients take part, no
-message is lost, and the round is not scored.
+Vectors have other names and lengths in a real run, which changes a head by a few bytes. All clients take part and
+deliver at about the same time, so that an aggregator gives one receipt for all sets. No message is lost, and the
+round is not scored.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from hubbub.messages.rounds import (
 from hubbub.messages.shares import (
     DenseShareChunk,
     Receipt,
+    ReceivedSet,
     SetReceived,
     ShareChunk,
     ShareSeed,
@@ -100,14 +102,14 @@ def _list_messages(plan: PhasePlan, *, chunks: int, has_factors: bool) -> Iterat
     claim: dict[str, Any] = {"vectors": vectors, "transcript": DIGEST}
     share = {"set_id": SET_ID, **claim}
     released = {"members": members, **claim}
+    sets = tuple(ReceivedSet(client=client, set_id=SET_ID) for client in members)
     receipts = tuple(
         SignedReceipt(
-            receipt=Receipt(aggregator=server, client=client, set_id=SetId(f"{place:032x}"), **claim),
+            receipt=Receipt(aggregator=server, sets=sets, **claim),
             # No two are alike, or they would be sent as one.
-            signature=f"{place * len(servers) + other:0128x}",
+            signature=f"{place:0128x}",
         )
-        for place, client in enumerate(members)
-        for other, server in enumerate(servers)
+        for place, server in enumerate(servers)
     )
     row = Traffic(counts_as=phase.name, direction="across", payload_bits=MANY, wire_bytes=MANY)
     traffic = (row,) * (1 + len(vectors))
@@ -122,6 +124,6 @@ def _list_messages(plan: PhasePlan, *, chunks: int, has_factors: bool) -> Iterat
         wrapped = "00" * (seal_overhead(KEM) + CHUNK_KEY_BYTES)
         body = SumChunk(**released, signature=SIGNATURE, wrapped_key=wrapped, index=0)
         yield count * len(servers) * chunks, body, CHUNK_OVERHEAD
-    yield count * len(servers), SetReceived(receipt=receipts[0]), 0
+    yield len(servers), SetReceived(receipt=receipts[0]), 0
     yield len(servers), ClosePhase(members=members, receipts=receipts), 0
     yield len(servers), PhaseReleased(members=members, vectors=vectors, traffic=traffic), 0

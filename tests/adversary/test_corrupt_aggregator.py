@@ -31,7 +31,7 @@ from hubbub_aggregator.journal import PhaseOutcome
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.reasons import tell_declined, tell_failure
 from hubbub_trainer.phases import catchup
-from support.builders import make_claims
+from support.builders import make_claims, name_sets
 from support.corrupt_party import (
     DEMO_SEED,
     TASK,
@@ -132,7 +132,8 @@ def assert_no_sum_mixes_transcripts(scene: Scene) -> None:
     for each in scene.sent:
         if isinstance(each.body, SetReceived):
             receipt = each.body.receipt.receipt
-            said.setdefault((each.round, each.phase, receipt.client), set()).add(receipt.transcript)
+            for client in receipt.set_of:
+                said.setdefault((each.round, each.phase, client), set()).add(receipt.transcript)
     for each in scene.sent:
         if isinstance(each.body, SumChunk):
             mixed = set.union(*(said[each.round, each.phase, member] for member in each.body.members))
@@ -164,8 +165,7 @@ def collude(scene: Scene, members: Sequence[PartyId]) -> Rewrite:
             for each in scene.sent
             if is_said(each, SetReceived, phase="signs") and isinstance(each.body, SetReceived)
         ]
-        receipts = tuple(each for each in signed if each.receipt.client in members)
-        return [say(envelope, body=ClosePhase(members=tuple(members), receipts=receipts))]
+        return [say(envelope, body=ClosePhase(members=tuple(members), receipts=tuple(signed)))]
 
     return rewrite
 
@@ -547,7 +547,7 @@ SOME_SET = SetId("ab" * 16)
 
 
 def sign_for_nothing(scene: Scene) -> Rewrite:
-    """Beside its first true receipt, give one for a set that the absent client never dealt."""
+    """In its first receipt, name beside the true sets one that the absent client never dealt."""
     run, done = scene.manifest.run_id, set[int]()
 
     def rewrite(envelope: Envelope) -> Sequence[Envelope]:
@@ -556,10 +556,10 @@ def sign_for_nothing(scene: Scene) -> Rewrite:
         assert isinstance(envelope.body, SetReceived)
         done.add(envelope.round)
         true = envelope.body.receipt.receipt
-        made_up = true.model_copy(update={"client": THIRD, "set_id": SOME_SET})
+        made_up = true.model_copy(update={"sets": (*true.sets, *name_sets({THIRD: SOME_SET}))})
         identity = identity_of(scene.manifest, CORRUPT)
         signed = sign_receipt(identity, run, envelope.round, envelope.phase, made_up)
-        return [say(envelope, body=SetReceived(receipt=signed)), envelope]
+        return [say(envelope, body=SetReceived(receipt=signed))]
 
     return rewrite
 

@@ -186,9 +186,10 @@ async def test_a_set_that_one_aggregator_cannot_use_is_left_out_by_all(
 def receipts_of(scene: Scene, aggregator: PartyId) -> set[PartyId]:
     """For whose sets an aggregator has signed."""
     return {
-        each.body.receipt.receipt.client
+        client
         for each in scene.sent
         if isinstance(each.body, SetReceived) and each.sender == aggregator
+        for client in each.body.receipt.receipt.set_of
     }
 
 
@@ -250,19 +251,36 @@ async def test_another_content_under_the_same_set_id_changes_nothing(tmp_path: P
         assert scene.has_models({1: EVERYBODY})
 
 
+def change_set_id(scene: Scene, envelope: Envelope) -> Sequence[Envelope]:
+    return [scene.seal_share(envelope, scene.open_share(envelope), ANOTHER_SET)]
+
+
 async def test_a_different_set_for_each_aggregator_makes_no_member(tmp_path: Path) -> None:
     manifest = draw_up(strategy="no-union")
-
-    def make(scene: Scene, envelope: Envelope) -> Sequence[Envelope]:
-        return [scene.seal_share(envelope, scene.open_share(envelope), ANOTHER_SET)]
-
-    async with corrupt_federation(manifest, tmp_path, {CORRUPT: instead(make, ShareChunk, to=FIRST)}) as scene:
+    corrupt = {CORRUPT: instead(change_set_id, ShareChunk, to=FIRST)}
+    async with corrupt_federation(manifest, tmp_path, corrupt) as scene:
         state, _ = await scene.run()
 
         assert state is runs.State.COMPLETED
         assert scene.refused() == {COORDINATOR: {RejectReason.SECOND_SET: 1}}
         assert scene.verdicts(1, "signs") == [PhaseOutcome((ANNA, BERT))] * 2
         assert scene.has_models({1: (ANNA, BERT)})
+
+
+async def test_not_even_with_the_coordinator_are_different_sets_of_one_client_added(tmp_path: Path) -> None:
+    """The order shows every aggregator's true receipts, which name two sets of the client."""
+    corrupt = {
+        CORRUPT: instead(change_set_id, ShareChunk, to=FIRST),
+        COORDINATOR: instead(order_everybody, ClosePhase),
+    }
+    async with corrupt_federation(draw_up(strategy="no-union"), tmp_path, corrupt) as scene:
+        state, run = await scene.run()
+
+        assert state is runs.State.FAILED
+        assert "refused the order on signs (missing-receipt)" in run.reason
+        assert CORRUPT in receipts_of(scene, FIRST) & receipts_of(scene, OTHER)
+        assert scene.refused()[FIRST] == {RejectReason.MISSING_RECEIPT: 1}
+        assert scene.sums_sent(1, "signs") == []
 
 
 # Somebody else's shares -----------------------------------------------------------------------------------

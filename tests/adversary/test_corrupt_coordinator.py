@@ -16,7 +16,7 @@ import pytest
 
 from hubbub.crypto.sealing import SealingKey
 from hubbub.errors import Code, PeerError, RejectReason
-from hubbub.ids import PartyId, Role
+from hubbub.ids import PartyId, Role, RunId, SetId
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import OrderRefused, PhaseReleased, PhaseVoided, RoundApplied, RoundDropped, SumChunk
 from hubbub.messages.runs import GroupContribution, PartyFailed, RunEnded, RunJoined, RunKey, RunReady, RunRefused
@@ -33,7 +33,7 @@ from hubbub_trainer.phases import catchup
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.workspace import digest
 from support.aio import until
-from support.builders import make_cohort, make_manifest
+from support.builders import make_cohort, make_manifest, name_sets
 from support.corrupt_coordinator import PlayedClient, Scene, enrolled_scene, scene_of
 from support.frames import decode, encode, sign
 from support.parties import make_identity, make_parties, parties_of
@@ -68,6 +68,7 @@ VICTIM, ACCOMPLICE = CLIENTS[0], CLIENTS[-1]
 FIRST, SECOND = AGGREGATORS
 EVERYBODY = (*AGGREGATORS, *CLIENTS)
 STRANGER = PartyId("mallory")
+UNSEEN = SetId("f" * 32)
 
 
 @pytest.fixture(
@@ -356,9 +357,10 @@ async def test_different_members_at_different_aggregators_give_no_client_anythin
     clients, (first, second) = manifest.clients, manifest.aggregators
     async with enrolled_scene(manifest, tmp_path, task=TASK, url=url) as scene:
         coordinator = scene.coordinator
-        await coordinator.open_round(1)
+        await coordinator.open_round(1, clients[:3])
+        fewer = await coordinator.gather_receipts(1, members=clients[:3])
+        await coordinator.open_round(1, clients[3:])
         receipts = await coordinator.gather_receipts(1)
-        fewer = [each for each in receipts if each.receipt.client in clients[:3]]
         await coordinator.close(1, clients, receipts=fewer, to=[second])
         ((_, refusal),) = await coordinator.hear(OrderRefused)
         assert refusal.reason is RejectReason.MISSING_RECEIPT, "it obeys only what its order proves"
@@ -402,8 +404,7 @@ async def test_an_aggregator_that_crashed_after_the_union_gives_no_signs_over_fe
         await coordinator.release(1, phase="union")
         receipts = await coordinator.gather_receipts(1)
         await scene.restart(FIRST)
-        fewer = [each for each in receipts if each.receipt.client in CLIENTS[:3]]
-        await coordinator.close(1, CLIENTS[:3], receipts=fewer, to=[FIRST])
+        await coordinator.close(1, CLIENTS[:3], receipts=receipts, to=[FIRST])
         ((_, refusal),) = await coordinator.hear(OrderRefused)
         assert refusal.reason is RejectReason.DIFFERENT_MEMBERS
         await coordinator.finish_round(1)
@@ -432,8 +433,9 @@ async def test_an_aggregator_that_lost_its_journal_ends_the_run_and_gives_no_sum
         assert all(scene.models(client) == 0 for client in CLIENTS)
 
 
-Order = Callable[[tuple[SignedReceipt, ...]], tuple[Sequence[PartyId], Sequence[SignedReceipt]]]
-"""Members and receipts, made of the receipts that there are."""
+Receipts = Sequence[SignedReceipt]
+Order = Callable[[Receipts], tuple[Sequence[PartyId], Receipts]]
+"""Members and receipts, made of the receipts that there are: one or more of each aggregator, for all sets."""
 
 
 def over(*members: PartyId) -> Order:
@@ -441,28 +443,56 @@ def over(*members: PartyId) -> Order:
     return lambda receipts: (members, receipts)
 
 
-def without_the_other(receipts: tuple[SignedReceipt, ...]) -> tuple[Sequence[PartyId], Sequence[SignedReceipt]]:
-    return CLIENTS, [each for each in receipts if each.receipt.aggregator == FIRST]
+def told_by(server: PartyId, receipts: Receipts) -> list[SignedReceipt]:
+    return [each for each in receipts if each.receipt.aggregator == server]
 
 
-def forged(receipts: tuple[SignedReceipt, ...]) -> tuple[Sequence[PartyId], Sequence[SignedReceipt]]:
-    """The coordinator gives the other aggregator's word itself."""
-    own = parties_of(NO_UNION).identities[NO_UNION.coordinator]
-    return CLIENTS, [
-        each if each.receipt.aggregator == FIRST else sign_receipt(own, NO_UNION.run_id, 1, "signs", each.receipt)
+def say_again(
+    signer: PartyId, receipts: Receipts, *, run: RunId = NO_UNION.run_id, victims: SetId | None = None
+) -> list[SignedReceipt]:
+    """Receipts signed by somebody, for this run or another, with the victim's set or another."""
+    named = [
+        {client: victims if victims and client == VICTIM else own for client, own in each.receipt.set_of.items()}
         for each in receipts
     ]
-
-
-def of_another_set(receipts: tuple[SignedReceipt, ...]) -> tuple[Sequence[PartyId], Sequence[SignedReceipt]]:
-    """The other aggregator is on its side, and signs for a set that the first has never seen."""
-    other = parties_of(NO_UNION).identities[SECOND]
-    moved = [
-        each.receipt.model_copy(update={"set_id": "f" * 32}) for each in receipts if each.receipt.client == VICTIM
+    said = [
+        each.receipt.model_copy(update={"sets": name_sets(sets)})
+        for each, sets in zip(receipts, named, strict=True)
     ]
-    lies = [sign_receipt(other, NO_UNION.run_id, 1, "signs", each) for each in moved if each.aggregator == SECOND]
-    kept = [each for each in receipts if (each.receipt.client, each.receipt.aggregator) != (VICTIM, SECOND)]
-    return CLIENTS, [*kept, *lies]
+    return [sign_receipt(parties_of(NO_UNION).identities[signer], run, 1, "signs", each) for each in said]
+
+
+def without_the_other(receipts: Receipts) -> tuple[Sequence[PartyId], Receipts]:
+    return CLIENTS, told_by(FIRST, receipts)
+
+
+def one_for_the_other(receipts: Receipts) -> tuple[Sequence[PartyId], Receipts]:
+    """As many receipts as there should be, but some of them twice."""
+    return CLIENTS, [*told_by(FIRST, receipts), *told_by(FIRST, receipts)]
+
+
+def forged(receipts: Receipts) -> tuple[Sequence[PartyId], Receipts]:
+    """The coordinator gives the other aggregator's word itself."""
+    return CLIENTS, [*told_by(FIRST, receipts), *say_again(NO_UNION.coordinator, told_by(SECOND, receipts))]
+
+
+def of_another_run(receipts: Receipts) -> tuple[Sequence[PartyId], Receipts]:
+    """Every aggregator has signed the same for a run with another manifest."""
+    other = draw_up(nonce="1" * 32).run_id
+    return CLIENTS, [
+        each for server in AGGREGATORS for each in say_again(server, told_by(server, receipts), run=other)
+    ]
+
+
+def of_another_set(receipts: Receipts) -> tuple[Sequence[PartyId], Receipts]:
+    """The other aggregator is on its side, and signs for a set of the victim that the first has never seen."""
+    lies = say_again(SECOND, told_by(SECOND, receipts), victims=UNSEEN)
+    return CLIENTS, [*told_by(FIRST, receipts), *lies]
+
+
+def of_two_sets(receipts: Receipts) -> tuple[Sequence[PartyId], Receipts]:
+    """The other aggregator signs for the victim's set, and for one more."""
+    return CLIENTS, [*receipts, *say_again(SECOND, told_by(SECOND, receipts), victims=UNSEEN)]
 
 
 @pytest.mark.parametrize(
@@ -475,7 +505,10 @@ def of_another_set(receipts: tuple[SignedReceipt, ...]) -> tuple[Sequence[PartyI
         pytest.param(over(*CLIENTS[:2], STRANGER), RejectReason.NOT_IN_ROSTER, id="a-stranger"),
         pytest.param(over(*CLIENTS[:2], SECOND), RejectReason.NOT_IN_COHORT, id="an-aggregator"),
         pytest.param(without_the_other, RejectReason.MISSING_RECEIPT, id="receipts-of-one-aggregator"),
+        pytest.param(one_for_the_other, RejectReason.MISSING_RECEIPT, id="receipts-twice"),
         pytest.param(of_another_set, RejectReason.MISSING_RECEIPT, id="receipt-of-another-set"),
+        pytest.param(of_two_sets, RejectReason.MISSING_RECEIPT, id="receipts-of-two-sets"),
+        pytest.param(of_another_run, RejectReason.BAD_SIGNATURE, id="receipts-of-another-run"),
         pytest.param(forged, RejectReason.BAD_SIGNATURE, id="forged-receipts"),
     ],
 )

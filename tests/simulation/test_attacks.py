@@ -35,7 +35,7 @@ from hubbub_aggregator.phases.accumulation import (
     State,
     SumAndRelease,
 )
-from support.builders import make_manifest
+from support.builders import make_manifest, name_sets
 from support.strategy_rounds import N, add_up, draw, key_of, make_input, setting
 
 CLIENTS, SERVERS = 5, 3
@@ -290,8 +290,7 @@ def refusal_of(phase: Accumulation, members: Sequence[int]) -> RejectReason | No
     receipts = tuple(
         Receipt(
             aggregator=server,
-            client=name,
-            set_id=phase.sets[name].set_id,
+            sets=name_sets({name: phase.sets[name].set_id}),
             vectors=declare(phase.sets[name].vectors),
             transcript=phase.sets[name].transcript,
         )

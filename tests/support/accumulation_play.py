@@ -12,12 +12,13 @@ from hubbub.messages.shares import Receipt, declare
 from hubbub.protocol.layout import Vector
 from hubbub_aggregator.events import ChunkArrived, ChunkChecked, CloseOrdered
 from hubbub_aggregator.phases.accumulation import KIND, Accumulation, GiveReceipt, State
-from support.builders import TRANSCRIPT, make_manifest
+from support.builders import TRANSCRIPT, make_manifest, name_sets
 from support.machine_play import MachinePlay
 
 SHORT = (Vector("signs", 100, 9),)
 LONG = (Vector("signs", 101, 9),)
 CHUNKS = 2
+AT_S = 50.0
 OTHER_TRANSCRIPT = "7b" * 32
 
 
@@ -70,6 +71,7 @@ class Play(MachinePlay[State, Accumulation]):
                 index=index,
                 chunks=1 if seeded else CHUNKS,
                 wire_bytes={"signs": 10},
+                at_s=AT_S,
                 seed=b"sealed" if seeded else b"",
                 checked=checked,
             )
@@ -83,21 +85,24 @@ class Play(MachinePlay[State, Accumulation]):
             for index in range(CHUNKS):
                 self.chunk(client, index, vectors=vectors, transcript=transcript)
             for index in range(CHUNKS):
-                self.feed(ChunkChecked(client=client, index=index))
+                self.check(client, index)
         return self
 
-    def receipt(self, server: PartyId, client: PartyId) -> Receipt:
-        """For the set that is here, or for one like the others' if none is."""
-        here = self.data.sets.get(client)
+    def check(self, client: PartyId, index: int, *, asked: int = 0) -> None:
+        self.feed(ChunkChecked(client=client, index=index, at_s=AT_S, asked=asked))
+
+    def receipt(self, server: PartyId, *clients: PartyId) -> Receipt:
+        """For sets like the one of the first client that is here, or for one like the others' if none is."""
+        here = self.data.sets.get(clients[0])
         return Receipt(
             aggregator=server,
-            client=client,
-            set_id=set_of(client),
+            sets=name_sets({client: set_of(client) for client in clients}),
             vectors=declare(here.vectors if here else SHORT),
             transcript=here.transcript if here else TRANSCRIPT,
         )
 
     def receipts(self, members: Sequence[PartyId]) -> tuple[Receipt, ...]:
+        """One for each set; what they say is the same as if each were for several."""
         return tuple(self.receipt(server, member) for member in members for server in self.manifest.aggregators)
 
     def order(self, members: Sequence[PartyId], receipts: Sequence[Receipt] | None = None) -> None:

@@ -81,11 +81,8 @@ def make_receipts(
     signed_for: int | None = None,
 ) -> tuple[SignedReceipt, ...]:
     """What every aggregator gives for the members' sets of a round, or of another phase, round or run."""
-    receipts = [
-        make_receipt(MANIFEST, aggregator=server, client=member, set_id=make_set(member, round_number).set_id)
-        for member in members
-        for server in (ME, OTHER)
-    ]
+    sets = {member: make_set(member, round_number).set_id for member in members}
+    receipts = [make_receipt(MANIFEST, aggregator=server, sets=sets) for server in (ME, OTHER)]
     return sign_receipts(manifest, receipts, round_number=signed_for or round_number, phase=phase)
 
 
@@ -269,9 +266,9 @@ class Scene:
         count = 0
         while True:
             heard = await self.coordinator.hear(SetReceived, count, round_number=round_number)
-            receipts = [body.receipt for _, body in heard]
-            found = {signed.receipt.client: signed for signed in receipts}
-            assert all(signed == found[signed.receipt.client] for signed in receipts)
+            named = [(client, body.receipt) for _, body in heard for client in body.receipt.receipt.set_of]
+            found = dict(named)
+            assert all(signed == found[client] for client, signed in named)
             if found.keys() >= set(clients):
                 return found
             count = len(heard) + 1

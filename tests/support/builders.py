@@ -1,7 +1,7 @@
 """Small valid things for tests; every argument replaces one default."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hubbub.crypto.sealing import Kem, SealingKey
 from hubbub.errors import Code, RejectReason
@@ -39,6 +39,7 @@ from hubbub.messages.runs import (
 from hubbub.messages.shares import (
     DenseShareChunk,
     Receipt,
+    ReceivedSet,
     ResendSet,
     SetReceived,
     SetRefused,
@@ -135,15 +136,20 @@ def make_receipt(
     aggregator: PartyId | None = None,
     client: PartyId | None = None,
     set_id: SetId = SET_ID,
+    sets: Mapping[PartyId, SetId] | None = None,
     transcript: str = TRANSCRIPT,
 ) -> Receipt:
+    """Of one client's set, or of several."""
     return Receipt(
         transcript=transcript,
         aggregator=aggregator or manifest.aggregators[0],
-        client=client or manifest.clients[0],
-        set_id=set_id,
+        sets=name_sets(sets or {client or manifest.clients[0]: set_id}),
         vectors=make_claims(manifest),
     )
+
+
+def name_sets(sets: Mapping[PartyId, SetId]) -> tuple[ReceivedSet, ...]:
+    return tuple(ReceivedSet(client=client, set_id=set_id) for client, set_id in sets.items())
 
 
 def make_sum_chunk(

@@ -182,11 +182,8 @@ class CompactScene(Scene):
         await self.hear_receipts(number, tuple(clients))
 
     def show_receipts(self, number: int, members: Sequence[PartyId]) -> tuple[SignedReceipt, ...]:
-        receipts = [
-            make_receipt(self.manifest, aggregator=server, client=each, set_id=self.deal(each, number).set_id)
-            for each in members
-            for server in self.manifest.aggregators
-        ]
+        sets = {each: self.deal(each, number).set_id for each in members}
+        receipts = [make_receipt(self.manifest, aggregator=each, sets=sets) for each in self.manifest.aggregators]
         return sign_receipts(self.manifest, receipts, round_number=number)
 
     async def order_close(self, number: int = 1, members: Sequence[PartyId] = CLIENTS) -> None:

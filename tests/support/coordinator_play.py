@@ -1,6 +1,6 @@
 """The coordinator's machines, fed event by event, without a runner."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
@@ -15,7 +15,7 @@ from hubbub.runtime.runner import Transition
 from hubbub_coordinator.events import Began, ReceiptArrived, SumReleased, UpdateApplied
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases.round import CoordinatorRound
-from support.builders import MODEL_HMAC, SIGNATURE, TRANSCRIPT
+from support.builders import MODEL_HMAC, SIGNATURE, TRANSCRIPT, name_sets
 
 T = TypeVar("T")
 
@@ -37,7 +37,17 @@ def make_signed(
     transcript: str = TRANSCRIPT,
 ) -> SignedReceipt:
     """A receipt with a signature that nobody made: it is checked before a machine sees the receipt."""
-    receipt = Receipt(aggregator=aggregator, client=client, set_id=set_id, vectors=vectors, transcript=transcript)
+    return sign_sets(aggregator, {client: set_id}, vectors, transcript)
+
+
+def sign_sets(
+    aggregator: PartyId,
+    sets: Mapping[PartyId, SetId],
+    vectors: tuple[VectorClaim, ...],
+    transcript: str = TRANSCRIPT,
+) -> SignedReceipt:
+    """The same for several sets."""
+    receipt = Receipt(aggregator=aggregator, sets=name_sets(sets), vectors=vectors, transcript=transcript)
     return SignedReceipt(receipt=receipt, signature=SIGNATURE)
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import TypeVar
 
@@ -171,7 +172,7 @@ class CorruptCoordinator:
         """The last round of which every aggregator has signed for a set of this client."""
         signed: dict[tuple[int, str], set[PartyId]] = {}
         for each in self._heard():
-            if isinstance(each.body, SetReceived) and each.body.receipt.receipt.client == client:
+            if isinstance(each.body, SetReceived) and client in each.body.receipt.receipt.set_of:
                 signed.setdefault((each.round, each.phase), set()).add(each.sender)
         everybody = set(self.manifest.aggregators)
         return max((number for (number, _), senders in signed.items() if senders == everybody), default=0)
@@ -180,13 +181,14 @@ class CorruptCoordinator:
         self, number: int, phase: str = "signs", members: Sequence[PartyId] | None = None
     ) -> tuple[SignedReceipt, ...]:
         """Every aggregator's receipts for the members' sets."""
-        named = self.manifest.clients if members is None else members
-        wanted = len(named) * len(self.manifest.aggregators)
+        named = set(self.manifest.clients if members is None else members)
+        wanted = len(self.manifest.aggregators)
         while True:
             heard = await self.hear(SetReceived, wanted, number=number, phase=phase)
-            found = tuple(body.receipt for _, body in heard if body.receipt.receipt.client in named)
-            if len(found) >= len(named) * len(self.manifest.aggregators):
-                return found
+            found = [body.receipt for _, body in heard if named & body.receipt.receipt.set_of.keys()]
+            said = {(each.receipt.aggregator, client) for each in found for client in each.receipt.set_of}
+            if said >= set(product(self.manifest.aggregators, named)):
+                return tuple(found)
             wanted = len(heard) + 1
 
     async def close(

@@ -106,6 +106,7 @@ WHY_NOT: Mapping[str, str] = MappingProxyType(
         "SnapshotArrived": _OVERFLOW,
         "SnapshotTaken": _OVERFLOW,
         "CaughtUp": _OVERFLOW,
+        "ReceiptsDue": "takes a client that is slower than the others",
         "SetDamaged": _DAMAGE,
         "SetAskedFor": _DAMAGE,
         "SharesResent": _DAMAGE,

@@ -124,7 +124,7 @@ def plain_head(case: MessageCase) -> bytes:
         plain_form("", case.body),
     ]
     packed = pack(fields)
-    return b"HBUB" + (3).to_bytes(2, "big") + len(packed).to_bytes(4, "big") + packed
+    return b"HBUB" + (4).to_bytes(2, "big") + len(packed).to_bytes(4, "big") + packed
 
 
 def plainly_covered(case: MessageCase) -> bytes:

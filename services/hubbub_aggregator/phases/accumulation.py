@@ -1,13 +1,15 @@
 """One phase of one round at one aggregator: collect share sets, be told a member set, release one sum, once.
 
-    COLLECTING   chunks are spooled, acknowledged, opened and checked; a complete set earns a receipt
+    COLLECTING   chunks are spooled, acknowledged, opened and checked; complete sets earn receipts
     AWAITING     the member set is frozen and journalled; what we add is not all here: others' sums, where we
                  combine, or a share set that we have asked for again
     SUMMING      the member set is frozen and journalled; the sum is computed and sent
     RELEASED, VOID   final, and so the journal has it
     FAILED       final: the disk failed us
 
-A client has one set in a phase; a second one is refused. An order to close is obeyed only if
+A client has one set in a phase; a second one is refused. A complete set is journalled at once. It gets its receipt
+when no other set is awaited, or after a short wait: one receipt names all sets that were completed until then and
+have the same vectors and transcript. An order to close is obeyed only if
 
 - it names enough members of the cohort,
 - it shows every aggregator's signed receipt for the same set of each member, all with one transcript,
@@ -63,6 +65,7 @@ from hubbub.messages.shares import (
     MAX_RESENDS,
     DenseShareChunk,
     Receipt,
+    ReceivedSet,
     ResendSet,
     SetRefused,
     ShareChunk,
@@ -80,6 +83,7 @@ from hubbub_aggregator.events import (
     CloseOrdered,
     PartialArrived,
     PhaseEnded,
+    ReceiptsDue,
     SetDamaged,
     SumSent,
     VoidOrdered,
@@ -87,6 +91,10 @@ from hubbub_aggregator.events import (
 
 PARTIAL = "partial"
 """Stands in the spool for the set id of another aggregator's sum."""
+RECEIPT_WAIT_S = 1.0
+"""The longest time that a complete set waits for others to share a receipt with."""
+RECEIPT_WAIT_SHARE = 0.1
+"""The longest such wait as a share of the phase timeout."""
 
 
 class State(Enum):
@@ -155,6 +163,10 @@ class Accumulation:
     """The aggregator that adds up all sums; None on the paper's wire, where clients get every sum."""
     required_members: frozenset[PartyId] = field(default_factory=frozenset)
     sets: Mapping[PartyId, ShareSet] = field(default_factory=dict)
+    receipted: frozenset[PartyId] = field(default_factory=frozenset)
+    """Clients whose set has its receipt."""
+    receipts_by_s: float = 0.0
+    """Time at which complete sets get their receipts; 0 if none waits."""
     wire_bytes: Mapping[str, int] = field(default_factory=dict)
     members: tuple[PartyId, ...] = ()
     partials: Mapping[PartyId, Partial] = field(default_factory=dict)
@@ -173,6 +185,12 @@ class Accumulation:
         """The aggregators whose sum we need and do not have completely."""
         others = [server for server in self.servers if server != self.me] if self.combines else []
         return tuple(each for each in others if each not in self.partials or not self.partials[each].complete)
+
+    @property
+    def awaits_sets(self) -> bool:
+        """Return whether the set of a client that may become a member is neither complete nor refused."""
+        settled = {client for client, each in self.sets.items() if each.complete or each.spoilt}
+        return not settled >= (self.required_members or set(self.manifest.clients))
 
     @property
     def damaged(self) -> tuple[PartyId, ...]:
@@ -283,7 +301,7 @@ def collect(data: Accumulation, event: ChunkArrived) -> Step[State, Accumulation
     data = replace(_with_set(data, event.client, share_set), wire_bytes=totals)
     spool = () if event.seed else (SpoolChunk(event.client, event.set_id, event.index),)
     if event.checked:
-        checked = ChunkChecked(client=event.client, index=event.index, asked=share_set.asked)
+        checked = ChunkChecked(client=event.client, index=event.index, at_s=event.at_s, asked=share_set.asked)
         return confirm(data, checked).first(*spool)
     return stay(data, *spool, CheckChunk(event.client, share_set, event.index))
 
@@ -293,7 +311,7 @@ def _add_up(so_far: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int
 
 
 def confirm(data: Accumulation, event: ChunkChecked) -> Step[State, Accumulation]:
-    """Note that a chunk is good. A complete set gets its receipt or, if it has one, is added."""
+    """Note that a chunk is good. A complete set is journalled for its receipt or, if it has one, is added."""
     share_set = data.sets[event.client]
     if not data.needs(event.client) or event.asked != share_set.asked:
         return stay(data)  # The chunk that was opened is no longer on disk.
@@ -303,18 +321,46 @@ def confirm(data: Accumulation, event: ChunkChecked) -> Step[State, Accumulation
         return stay(data)
     if data.members:
         return _sum_or_await(data).first(CancelTimer("answer"))
-    receipt = _receipt(data.me, event.client, share_set)
-    return stay(data, RecordSet(event.client, share_set.set_id), GiveReceipt(receipt))
+    return _give_or_await(data, event.at_s).first(RecordSet(event.client, share_set.set_id))
 
 
-def _receipt(server: PartyId, client: PartyId, share_set: ShareSet) -> Receipt:
-    return Receipt(
-        aggregator=server,
-        client=client,
-        set_id=share_set.set_id,
-        vectors=declare(share_set.vectors),
-        transcript=share_set.transcript,
-    )
+def _give_or_await(data: Accumulation, at_s: float) -> Step[State, Accumulation]:
+    """Give receipts if no further set is awaited; otherwise wait a moment, so that they name several sets."""
+    if not data.awaits_sets:
+        return _give_receipts(data)
+    if data.receipts_by_s:
+        return stay(data)
+    wait_s = min(RECEIPT_WAIT_S, RECEIPT_WAIT_SHARE * data.manifest.phase_timeout_s)
+    data = replace(data, receipts_by_s=at_s + wait_s)
+    return stay(data, _wait_for_sets(data))
+
+
+def _wait_for_sets(data: Accumulation) -> Effect:
+    return SetTimer("receipts", data.receipts_by_s, ReceiptsDue)
+
+
+def give_due_receipts(data: Accumulation, event: ReceiptsDue) -> Step[State, Accumulation]:
+    """Give receipts for all complete sets that have none."""
+    del event
+    return _give_receipts(data)
+
+
+def _give_receipts(data: Accumulation) -> Step[State, Accumulation]:
+    """Give one receipt for the new sets of each group with the same vectors and transcript."""
+    groups: dict[tuple[tuple[Vector, ...], str], list[ReceivedSet]] = {}
+    for client in data.manifest.clients:
+        share_set = data.sets.get(client)
+        if share_set and share_set.complete and client not in data.receipted:
+            alike = groups.setdefault((share_set.vectors, share_set.transcript), [])
+            alike.append(ReceivedSet(client=client, set_id=share_set.set_id))
+    receipts = [
+        Receipt(aggregator=data.me, sets=tuple(sets), vectors=declare(vectors), transcript=transcript)
+        for (vectors, transcript), sets in groups.items()
+    ]
+    named = frozenset[PartyId]().union(*(receipt.set_of for receipt in receipts))
+    cancel = [CancelTimer("receipts")] if data.receipts_by_s else []
+    data = replace(data, receipted=data.receipted | named, receipts_by_s=0.0)
+    return stay(data, *cancel, *map(GiveReceipt, receipts))
 
 
 def spoil(data: Accumulation, event: ChunkBroken) -> Step[State, Accumulation]:
@@ -335,7 +381,9 @@ def spoil(data: Accumulation, event: ChunkBroken) -> Step[State, Accumulation]:
         return stay(data)
     report = _report(data, SetRefused(client=event.client, set_id=share_set.set_id, reason=event.reason))
     # Its chunks stay in the spool until the phase is over: a job may be opening another of them now.
-    return stay(_with_set(data, event.client, replace(share_set, spoilt=True)), report, refusal)
+    data = _with_set(data, event.client, replace(share_set, spoilt=True))
+    onward = stay(data) if data.awaits_sets else _give_receipts(data)
+    return onward.first(report, refusal)
 
 
 def _with_set(data: Accumulation, client: PartyId, share_set: ShareSet) -> Accumulation:
@@ -429,8 +477,13 @@ def _check_member(data: Accumulation, event: CloseOrdered, member: PartyId) -> S
     ours = data.sets.get(member)
     if ours is None or not ours.complete:
         raise PeerError(RejectReason.MISSING_RECEIPT, f"{data.me} holds no complete set of {member}")
-    receipts = {receipt for receipt in event.receipts if receipt.client == member}
-    if receipts != {_receipt(server, member, ours) for server in data.servers}:
+    said = {
+        (receipt.aggregator, receipt.set_of[member], receipt.vectors, receipt.transcript)
+        for receipt in event.receipts
+        if member in receipt.set_of
+    }
+    vectors = declare(ours.vectors)
+    if said != {(server, ours.set_id, vectors, ours.transcript) for server in data.servers}:
         raise PeerError(
             RejectReason.MISSING_RECEIPT,
             f"the order does not show every aggregator's receipt for the set of {member} that {data.me} holds",
@@ -549,6 +602,7 @@ TRANSITIONS: Table[State, Accumulation] = {
         ChunkArrived: To(collect, State.COLLECTING),
         ChunkChecked: To(confirm, State.COLLECTING),
         ChunkBroken: To(spoil, State.COLLECTING),
+        ReceiptsDue: To(give_due_receipts, State.COLLECTING),
         SetDamaged: To(ask_again, State.COLLECTING, State.FAILED),
         AskDue: To(repeat_requests, State.COLLECTING),
         PartialArrived: To(take_partial, State.COLLECTING),
@@ -560,6 +614,7 @@ TRANSITIONS: Table[State, Accumulation] = {
         ChunkArrived: To(collect, State.AWAITING, State.SUMMING),
         ChunkChecked: To(confirm, State.AWAITING, State.SUMMING),
         ChunkBroken: To(spoil, State.AWAITING, State.FAILED),
+        ReceiptsDue: STAY,  # Only of clients that are no members: the member set is frozen.
         SetDamaged: To(ask_again, State.AWAITING, State.FAILED),
         AskDue: To(repeat_requests, State.AWAITING),
         AnswerOverdue: To(stop_waiting, State.AWAITING, State.FAILED),
@@ -572,6 +627,7 @@ TRANSITIONS: Table[State, Accumulation] = {
         ChunkArrived: STAY,  # Late: the member set is frozen, the chunk is not even spooled.
         ChunkChecked: STAY,
         ChunkBroken: STAY,
+        ReceiptsDue: STAY,
         SetDamaged: To(ask_again, State.SUMMING, State.AWAITING, State.FAILED),
         AskDue: STAY,
         AnswerOverdue: STAY,
@@ -588,7 +644,7 @@ TRANSITIONS: Table[State, Accumulation] = {
 
 
 def resume(state: State, data: Accumulation) -> tuple[Effect, ...]:
-    """Resume after a restart: check unchecked chunks and repeat resend requests, or add and send again.
+    """Resume after a restart: check unchecked chunks, set timers and ask for sets again, or add and send again.
 
     A sum that is sent again is the same, under the same key.
     """
@@ -600,9 +656,10 @@ def resume(state: State, data: Accumulation) -> tuple[Effect, ...]:
         for index in sorted(share_set.arrived - share_set.lost - share_set.checked)
         if data.needs(client) and not share_set.spoilt
     )
+    receipts = (_wait_for_sets(data),) if data.receipts_by_s and not data.members else ()
     ask = (SetTimer("ask", 0.0, AskDue),) if data.awaited_again else ()
     give_up = (_wait_for_answer(data),) if data.damaged else ()
-    return (*checks, *ask, *give_up)
+    return (*checks, *receipts, *ask, *give_up)
 
 
 KIND = Kind(TRANSITIONS, State.COLLECTING, Accumulation, resume)

@@ -1,6 +1,6 @@
 """A round, as the coordinator sees it.
 
-    COLLECTING   clients train and send; aggregators report each complete share set with a receipt
+    COLLECTING   clients train and send; aggregators report complete share sets with receipts
     RELEASING    the phase is closed over a member set; every aggregator of the phase is to release its sum
     APPLYING     all sums are out; clients decode, apply and acknowledge
     REPORTING    the sum of the scores is out; clients say what it comes to
@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from hubbub.errors import PeerError, RejectReason
-from hubbub.ids import PartyId, Role
+from hubbub.ids import PartyId, Role, SetId
 from hubbub.machine.effects import (
     CancelTimer,
     CountRefusal,
@@ -85,16 +85,28 @@ class State(Enum):
     CONTRADICTED = "contradicted"
 
 
+@dataclass(frozen=True, slots=True)
+class HeldSet:
+    """A client's share set at one aggregator: its id, and the receipt that names it."""
+
+    set_id: SetId
+    signed: SignedReceipt
+
+
+HeldSets = Mapping[PartyId, Mapping[PartyId, HeldSet]]
+"""Client to aggregator to the client's set there."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseRecord:
-    """Record of one phase: receipts by client and aggregator, and the aggregators that have ended it."""
+    """Record of one phase: the complete share sets, and the aggregators that have ended it."""
 
     opened_at_s: float
     closed_at_s: float | None = None
     released_at_s: float | None = None
-    receipts: Mapping[PartyId, Mapping[PartyId, SignedReceipt]] = field(default_factory=dict)
+    held: HeldSets = field(default_factory=dict)
     holders: Mapping[PartyId, tuple[PartyId, ...]] = field(default_factory=dict)
-    """Client to the aggregators that hold its complete set; replaces the receipts once nobody needs them."""
+    """Client to the aggregators that hold its complete set; replaces `held` once nobody needs the receipts."""
     spoilt: Mapping[PartyId, str] = field(default_factory=dict)
     ended: frozenset[PartyId] = field(default_factory=frozenset)
     released: tuple[VectorClaim, ...] = ()
@@ -102,7 +114,7 @@ class PhaseRecord:
     @property
     def delivered(self) -> dict[PartyId, list[PartyId]]:
         """Client to the aggregators that hold its complete share set."""
-        holders: Mapping[PartyId, Iterable[PartyId]] = self.holders or self.receipts
+        holders: Mapping[PartyId, Iterable[PartyId]] = self.holders or self.held
         return {client: sorted(servers) for client, servers in holders.items()}
 
 
@@ -119,8 +131,8 @@ class CoordinatorRound(PhasedRound):
     """The last round before this one that each client certainly took part in."""
     records: tuple[PhaseRecord, ...] = ()
     members: frozenset[PartyId] = field(default_factory=frozenset)
-    early: tuple[SignedReceipt, ...] = ()
-    """Receipts of the next phase that came before the last report on this one."""
+    early: HeldSets = field(default_factory=dict)
+    """Sets of the next phase whose receipts came before the last report on this one."""
     applied: Mapping[PartyId, RoundApplied] = field(default_factory=dict)
     reported: Mapping[PartyId, tuple[ScoreClaim, ...]] = field(default_factory=dict)
     """Metrics that each client computed from the sum of the scores."""
@@ -158,11 +170,11 @@ class CoordinatorRound(PhasedRound):
         """Return the largest group, by organisations, with one set at all aggregators and one transcript."""
         groups: dict[object, set[PartyId]] = {}
         for client in self.awaited:
-            signed = self.record.receipts.get(client, {})
-            receipts = [each.receipt for each in signed.values()]
+            held = self.record.held.get(client, {})
+            receipts = [each.signed.receipt for each in held.values()]
             kinds = {(receipt.vectors, receipt.transcript) for receipt in receipts}
-            one_set = len({receipt.set_id for receipt in receipts}) == 1
-            if signed.keys() == set(self.aggregators) and one_set and len(kinds) == 1:
+            one_set = len({each.set_id for each in held.values()}) == 1
+            if held.keys() == set(self.aggregators) and one_set and len(kinds) == 1:
                 groups.setdefault(next(iter(kinds)), set()).add(client)
         ranked = sorted(groups.values(), key=lambda each: (self._organisations(each), len(each), sorted(each)))
         return frozenset(ranked[-1]) if ranked else frozenset()
@@ -170,7 +182,7 @@ class CoordinatorRound(PhasedRound):
     def delivered(self) -> frozenset[PartyId]:
         """Return the clients for which every aggregator has signed a receipt in this phase, whatever it says."""
         servers = set(self.aggregators)
-        return frozenset(client for client, signed in self.record.receipts.items() if signed.keys() == servers)
+        return frozenset(client for client, held in self.record.held.items() if held.keys() == servers)
 
     @property
     def present(self) -> frozenset[PartyId]:
@@ -249,7 +261,8 @@ def collect(data: CoordinatorRound, event: ReceiptArrived) -> Step[State, Coordi
     """Note a receipt, and close the phase when nobody is missing."""
     if event.phase != data.current.name or event.receipt.receipt.aggregator not in data.aggregators:
         return Step(State.COLLECTING, data)  # Of the phase before, delivered late, or of no part in this one.
-    return _close_if_all_delivered(_with_receipt(data, event.receipt), event)
+    record = replace(data.record, held=_add_receipt(data.record.held, event.receipt))
+    return _close_if_all_delivered(_with_record(data, record), event)
 
 
 def _close_if_all_delivered(
@@ -261,18 +274,29 @@ def _close_if_all_delivered(
     return close_or_void(data, event)
 
 
-def _with_receipt(data: CoordinatorRound, signed: SignedReceipt) -> CoordinatorRound:
-    record, receipt = data.record, signed.receipt
-    of_client = {**record.receipts.get(receipt.client, {}), receipt.aggregator: signed}
-    return _with_record(data, replace(record, receipts={**record.receipts, receipt.client: of_client}))
+def _add_receipt(known: HeldSets, signed: SignedReceipt) -> HeldSets:
+    """Note the sets of a receipt. Raise `PeerError` if its aggregator gave another receipt for one of them.
+
+    Aggregators would refuse an order that shows two receipts of one of them for different sets of a client.
+    """
+    server = signed.receipt.aggregator
+    held = {
+        client: {server: HeldSet(set_id, signed), **known.get(client, {})}
+        for client, set_id in signed.receipt.set_of.items()
+    }
+    for client, sets in held.items():
+        if sets[server].signed != signed:
+            raise PeerError(RejectReason.CONTRADICTION, f"{server} gives a second receipt for the set of {client}")
+    return {**known, **held}
 
 
 def keep_early_receipt(data: CoordinatorRound, event: ReceiptArrived) -> Step[State, CoordinatorRound]:
     """Keep a receipt of the next phase: clients go on when they have all sums, maybe before we hear of them."""
-    ahead = [phase.name for phase in data.phases[data.phase + 1 :]]
-    if event.phase not in ahead[:1]:
-        return stay(data)  # Late or repeated: the member set is closed.
-    return stay(replace(data, early=(*data.early, event.receipt)))
+    following = data.phases[data.phase + 1 : data.phase + 2]
+    givers = [server for phase in following for server in phase.aggregators(data.manifest.aggregators)]
+    if event.phase not in [phase.name for phase in following] or event.receipt.receipt.aggregator not in givers:
+        return stay(data)  # Late or repeated: the member set is closed. Or of no part in the next phase.
+    return stay(replace(data, early=_add_receipt(data.early, event.receipt)))
 
 
 def close_or_void(data: CoordinatorRound, event: Event) -> Step[State, CoordinatorRound]:
@@ -282,7 +306,7 @@ def close_or_void(data: CoordinatorRound, event: Event) -> Step[State, Coordinat
     """
     refusals = [
         CountRefusal(
-            _find_odds(data.record.receipts[client].values()),
+            _find_odds(data, client),
             ShareChunk.kind,
             client,
             f"{client} delivered what cannot be added to what the others did",
@@ -292,8 +316,8 @@ def close_or_void(data: CoordinatorRound, event: Event) -> Step[State, Coordinat
     return _choose_end(data, event.at_s).then(*refusals)
 
 
-def _find_odds(receipts: Iterable[SignedReceipt]) -> RejectReason:
-    sets = {signed.receipt.set_id for signed in receipts}
+def _find_odds(data: CoordinatorRound, client: PartyId) -> RejectReason:
+    sets = {held.set_id for held in data.record.held[client].values()}
     return RejectReason.SECOND_SET if len(sets) > 1 else RejectReason.DIFFERENT_TRANSCRIPT
 
 
@@ -322,8 +346,10 @@ def _close(data: CoordinatorRound, at_s: float) -> Step[State, CoordinatorRound]
     data = replace(data, score_members=members) if data.scoring else replace(data, members=members)
     data = _with_record(data, replace(data.record, closed_at_s=at_s))
     named = tuple(client for client in data.manifest.clients if client in members)
-    receipts = tuple(data.record.receipts[client][server] for client in named for server in data.aggregators)
-    order = ClosePhase(members=named, receipts=receipts)
+    receipts = dict.fromkeys(
+        data.record.held[client][server].signed for client in named for server in data.aggregators
+    )
+    order = ClosePhase(members=named, receipts=tuple(receipts))
     return Step(State.RELEASING, data, (CancelTimer("deadline"), *_order(data, order)))
 
 
@@ -354,7 +380,7 @@ def note_release(data: CoordinatorRound, event: SumReleased) -> Step[State, Coor
     if record.ended != set(data.aggregators):
         return Step(State.RELEASING, data)
     members = [client for client in data.manifest.clients if client in data.current_members]
-    transcript = record.receipts[members[0]][data.aggregators[0]].receipt.transcript
+    transcript = record.held[members[0]][data.aggregators[0]].signed.receipt.transcript
     fields = {"phase": data.current.name, "members": members, "transcript": transcript}
     onward = _go_on(_with_record(data, replace(record, released_at_s=event.at_s)), event)
     return onward.then(Record("released", fields))
@@ -373,9 +399,7 @@ def _go_on(data: CoordinatorRound, event: Event) -> Step[State, CoordinatorRound
 
 def _enter_next_phase(data: CoordinatorRound, event: Event) -> Step[State, CoordinatorRound]:
     data, timer = _enter_phase(data, data.phase + 1, event.at_s)
-    for signed in data.early:
-        data = _with_receipt(data, signed) if signed.receipt.aggregator in data.aggregators else data
-    data = replace(data, early=())
+    data = replace(_with_record(data, replace(data.record, held=data.early)), early={})
     enough = data.manifest.organisations_of(data.awaited) >= data.manifest.min_clients
     if data.scoring and not (enough and data.awaited <= data.applied.keys()):
         # There is nobody to wait for.

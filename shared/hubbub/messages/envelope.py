@@ -59,7 +59,7 @@ CLIENT = frozenset({Role.CLIENT})
 PARTICIPANT = frozenset({Role.AGGREGATOR, Role.CLIENT})
 
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, StringConstraints
 
 from hubbub.errors import RejectReason
-from hubbub.ids import SET_ID_PATTERN, SetId
+from hubbub.ids import SET_ID_PATTERN, PartyId, SetId
 from hubbub.messages.envelope import AGGREGATOR, CLIENT, COORDINATOR, Claim, Message, WireMark
 from hubbub.messages.manifest import Digest, Index, Name, Signature
 from hubbub.protocol.costs import SEED_BITS
@@ -133,14 +133,34 @@ class ShareSeed(ShareSet, kind="share-seed"):
     """A whole share set, as the seed that it expands from; the payload is the seed, sealed."""
 
 
-class Receipt(Claim):
-    """An aggregator's statement that it holds a complete, well-formed share set of a client."""
+class ReceivedSet(Claim):
+    """A client's share set, as a receipt names it."""
 
-    aggregator: Name
     client: Name
     set_id: ShareSetId
+
+
+def _check_one_set_each(sets: tuple[ReceivedSet, ...]) -> tuple[ReceivedSet, ...]:
+    if len({each.client for each in sets}) != len(sets):
+        raise ValueError("a receipt names two sets of one client")
+    return sets
+
+
+class Receipt(Claim):
+    """An aggregator's statement that it holds these share sets, complete and well-formed.
+
+    All of them declare the same vectors and have the same transcript. They are in the manifest's order of clients.
+    """
+
+    aggregator: Name
+    sets: Annotated[tuple[ReceivedSet, ...], Field(min_length=1), AfterValidator(_check_one_set_each)]
     vectors: Vectors
     transcript: Digest
+
+    @property
+    def set_of(self) -> Mapping[PartyId, SetId]:
+        """Client to the id of its set."""
+        return {each.client: each.set_id for each in self.sets}
 
 
 class SignedReceipt(Claim):
@@ -151,7 +171,7 @@ class SignedReceipt(Claim):
 
 
 class SetReceived(Message, kind="set-received", senders=AGGREGATOR, recipients=COORDINATOR):
-    """An aggregator gives the coordinator its receipt."""
+    """An aggregator gives the coordinator its receipt for one or several share sets."""
 
     receipt: SignedReceipt
 

@@ -16,6 +16,7 @@ from hubbub.messages.shares import (
     MAX_RESENDS,
     DenseShareChunk,
     Receipt,
+    ReceivedSet,
     ResendSet,
     SetRefused,
     ShareChunk,
@@ -31,6 +32,7 @@ from hubbub_aggregator.events import (
     ChunkChecked,
     PartialArrived,
     PhaseEnded,
+    ReceiptsDue,
     SetDamaged,
     SumSent,
     VoidOrdered,
@@ -40,7 +42,6 @@ from hubbub_aggregator.phases.accumulation import (
     PARTIAL,
     CheckChunk,
     DropSet,
-    GiveReceipt,
     NoteDamage,
     RecordSet,
     RecordVerdict,
@@ -48,11 +49,12 @@ from hubbub_aggregator.phases.accumulation import (
     State,
     SumAndRelease,
 )
-from support.accumulation_play import CHUNKS, LONG, OTHER_TRANSCRIPT, SHORT, Play, set_of
-from support.builders import TRANSCRIPT, aggregator_names, make_manifest
+from support.accumulation_play import AT_S, CHUNKS, LONG, OTHER_TRANSCRIPT, SHORT, Play, set_of
+from support.builders import TRANSCRIPT, aggregator_names, make_manifest, name_sets
 
 WHY = "7 is no residue mod 7"
 OTHER_SET = SetId("f" * 32)
+OTHERWISE = name_sets({PartyId("client-1"): OTHER_SET})
 ME, SECOND, THIRD = aggregator_names(3)
 
 
@@ -107,14 +109,56 @@ def test_a_set_is_spooled_checked_and_earns_a_receipt_once_every_chunk_was_opene
     assert (play.data, before.wire_bytes) == (before, {"signs": 10}), "a duplicate is not counted"
     play.chunk(client, 0)
     assert not play.given()
-    play.feed(ChunkChecked(client=client, index=1))
+    play.check(client, 1)
     assert not play.effects
-    play.feed(ChunkChecked(client=client, index=0))
+    play.check(client, 0)
+    waits = SetTimer("receipts", AT_S + 1.0, ReceiptsDue)
+    assert play.effects == (RecordSet(client, set_of(client)), waits), "the journal does not wait"
+    play.feed(ReceiptsDue(at_s=AT_S + 1.0))
     receipt = Receipt(
-        aggregator=ME, client=client, set_id=set_of(client), vectors=declare(SHORT), transcript=TRANSCRIPT
+        aggregator=ME,
+        sets=(ReceivedSet(client=client, set_id=set_of(client)),),
+        vectors=declare(SHORT),
+        transcript=TRANSCRIPT,
     )
-    assert play.effects == (RecordSet(client, set_of(client)), GiveReceipt(receipt)), "first the journal"
+    assert play.given() == [receipt]
     assert not begun.sets, "data is never changed in place"
+
+
+def test_receipts_leave_at_once_when_no_other_set_is_awaited(play: Play) -> None:
+    *others, last = play.manifest.clients
+    play.deliver(*others[::-1])
+    assert not play.given()
+    play.deliver(last)
+    assert play.effects[0] == RecordSet(last, set_of(last)), "first the journal"
+    assert CancelTimer("receipts") in play.effects
+    assert play.given() == [play.receipt(ME, *play.manifest.clients)], "one for all, in the manifest's order"
+    play.ignores(ReceiptsDue(at_s=AT_S + 1.0))
+    assert play.resumed() == []
+
+
+def test_a_set_gets_one_receipt_and_sets_that_differ_share_none(play: Play) -> None:
+    first, odd, long, last = play.manifest.clients
+    play.deliver(first)
+    play.feed(ReceiptsDue(at_s=AT_S + 1.0))
+    assert play.given() == [play.receipt(ME, first)]
+    play.deliver(odd, transcript=OTHER_TRANSCRIPT)
+    assert not play.given()
+    play.deliver(long, vectors=LONG)
+    play.deliver(last)
+    assert play.given() == [play.receipt(ME, odd), play.receipt(ME, long), play.receipt(ME, last)]
+
+
+def test_a_set_that_is_refused_or_belongs_to_no_member_is_not_waited_for() -> None:
+    manifest = make_manifest(clients=4, servers=3, min_clients=2, phase_timeout_s=4.0)
+    left_out, spoilt, *good = manifest.clients
+    play = Play(manifest, frozenset([spoilt, *good])).deliver(*good)
+    assert play.resumed() == [SetTimer("receipts", AT_S + 0.4, ReceiptsDue)], "a tenth of the phase, at most"
+    play.chunk(spoilt, 0)
+    break_chunk(play, spoilt, 0)
+    assert play.given() == [play.receipt(ME, *good)]
+    play.deliver(left_out)
+    assert play.given() == [play.receipt(ME, left_out)], "late, and nobody else is awaited"
 
 
 @pytest.mark.parametrize("seeded", [True, False])
@@ -125,11 +169,11 @@ def test_what_was_opened_when_it_came_is_not_checked_again(*, seeded: bool) -> N
         play.chunk(client, 1, checked=True)
         assert play.effects == (SpoolChunk(client, set_of(client), 1),)
     play.chunk(client, 0, seeded=seeded, checked=True)
-    kinds = [RecordSet, GiveReceipt] if seeded else [SpoolChunk, RecordSet, GiveReceipt]
+    kinds = [RecordSet, SetTimer] if seeded else [SpoolChunk, RecordSet, SetTimer]
     assert [type(effect) for effect in play.effects] == kinds, "a seed is kept in the event alone"
     assert play.data.sets[client].complete
     assert play.data.sets[client].seed == (b"sealed" if seeded else b"")
-    assert play.resumed() == []
+    assert [type(effect) for effect in play.resumed()] == [SetTimer]
     before = play.data
     play.chunk(client, 0, seeded=seeded)
     break_chunk(play, client, 0)
@@ -180,7 +224,7 @@ def test_a_spoilt_set_earns_no_receipt_and_does_not_harm_the_others(play: Play, 
     assert play.effects[1:] == (CountRefusal(reason, ShareChunk.kind, spoilt, WHY),)
     play.chunk(spoilt, 1)
     play.expect(State.COLLECTING)
-    play.feed(ChunkChecked(client=spoilt, index=1))
+    play.check(spoilt, 1)
     play.expect(State.COLLECTING)
     break_chunk(play, spoilt, 1)
     play.expect(State.COLLECTING)
@@ -227,7 +271,22 @@ def name(members: Callable[[Sequence[PartyId]], Sequence[PartyId]]) -> Callable[
 
 def one_receipt_too_many(play: Play) -> Order:
     receipts = play.receipts(play.manifest.clients)
-    return play.manifest.clients, [*receipts, receipts[0].model_copy(update={"set_id": OTHER_SET})]
+    return play.manifest.clients, [*receipts, receipts[0].model_copy(update={"sets": OTHERWISE})]
+
+
+def for_all(change: Callable[[Play, list[Receipt]], Sequence[Receipt]]) -> Callable[[Play], Order]:
+    """Every aggregator's one receipt for all sets, changed."""
+
+    def make(play: Play) -> Order:
+        clients = play.manifest.clients
+        return clients, change(play, [play.receipt(server, *clients) for server in play.manifest.aggregators])
+
+    return make
+
+
+def name_another_set(receipt: Receipt) -> Receipt:
+    """The same receipt, with another set of its first client."""
+    return receipt.model_copy(update={"sets": (*OTHERWISE, *receipt.sets[1:])})
 
 
 @pytest.mark.parametrize(
@@ -243,11 +302,44 @@ def one_receipt_too_many(play: Play) -> Order:
                 lambda play: (play.manifest.clients, play.receipts(play.manifest.clients)[:-1]),
                 RejectReason.MISSING_RECEIPT,
             ),
-            ("other-set", last_receipt(set_id=OTHER_SET), RejectReason.MISSING_RECEIPT),
+            (
+                "other-set",
+                last_receipt(sets=name_sets({PartyId("client-4"): OTHER_SET})),
+                RejectReason.MISSING_RECEIPT,
+            ),
             ("other-vectors", last_receipt(vectors=declare(LONG)), RejectReason.MISSING_RECEIPT),
             ("other-transcript", last_receipt(transcript=OTHER_TRANSCRIPT), RejectReason.MISSING_RECEIPT),
             ("foreign", last_receipt(aggregator=PartyId("aggregator-9")), RejectReason.MISSING_RECEIPT),
             ("one-too-many", one_receipt_too_many, RejectReason.MISSING_RECEIPT),
+            (
+                "one-of-all-missing",
+                for_all(lambda _, receipts: [*receipts[:-1], receipts[0]]),
+                RejectReason.MISSING_RECEIPT,
+            ),
+            (
+                "other-set-of-one",
+                for_all(lambda _, receipts: [*receipts[:-1], name_another_set(receipts[-1])]),
+                RejectReason.MISSING_RECEIPT,
+            ),
+            (
+                "other-set-of-one-at-all",
+                for_all(lambda _, receipts: [name_another_set(each) for each in receipts]),
+                RejectReason.MISSING_RECEIPT,
+            ),
+            (
+                "two-sets-of-one",
+                for_all(lambda _, receipts: [*receipts, name_another_set(receipts[-1])]),
+                RejectReason.MISSING_RECEIPT,
+            ),
+            (
+                "a-member-in-none",
+                for_all(
+                    lambda play, _: [
+                        play.receipt(each, *play.manifest.clients[1:]) for each in (ME, SECOND, THIRD)
+                    ]
+                ),
+                RejectReason.MISSING_RECEIPT,
+            ),
         )
     ],
 )
@@ -259,6 +351,17 @@ def test_a_wrong_order_is_refused_and_a_right_one_still_obeyed(
     full.expect_refusal(reason)
     assert (full.state, full.data) == (State.COLLECTING, before)
     full.order(full.manifest.clients)
+    full.at(State.SUMMING)
+
+
+def test_an_order_is_obeyed_however_its_receipts_name_the_sets(full: Play) -> None:
+    """Also if they name clients that are no members, in whatever sets, or if one is shown twice."""
+    first, *members = full.manifest.clients
+    several = [full.receipt(server, first, *members[:-1]) for server in (ME, SECOND)]
+    others = [full.receipt(server, members[-1]) for server in (ME, SECOND)]
+    full.order(
+        members, [name_another_set(several[0]), several[1], *others, *others, full.receipt(THIRD, *members)]
+    )
     full.at(State.SUMMING)
 
 
@@ -322,15 +425,18 @@ def test_once_the_members_are_frozen_only_the_same_order_is_taken_and_late_chunk
     state: State,
 ) -> None:
     play = begin_compact(ME if state is State.AWAITING else SECOND)
-    play.deliver(*play.manifest.clients)
     members, late = play.manifest.clients[:3], play.manifest.clients[3]
+    play.deliver(*members)
+    play.chunk(late, 0)
     play.order(members)
+    play.ignores(ReceiptsDue(at_s=AT_S + 1.0))
+    assert play.resumed() == ([SumAndRelease(members)] if state is State.SUMMING else []), "no receipt is due"
     before = play.data
     play.order(members[::-1])
     play.expect(state)
     play.chunk(late, 0, set_id=OTHER_SET)
     play.expect(state)
-    play.ignores(ChunkChecked(client=late, index=0))
+    play.ignores(ChunkChecked(client=late, index=0, at_s=AT_S))
     break_chunk(play, late, 1)
     play.expect(state)
     play.order(play.manifest.clients)
@@ -371,16 +477,17 @@ def test_a_disk_that_fails_us_is_told_to_the_coordinator(play: Play) -> None:
     assert (play.state, play.said()) == (State.FAILED, [PartyFailed(code=Code.DISK_FAILED)])
 
 
-def test_a_restart_checks_the_chunks_that_nobody_has_looked_at(play: Play) -> None:
+def test_a_restart_checks_the_chunks_that_nobody_has_looked_at_and_gives_receipts_in_time(play: Play) -> None:
     assert play.resumed() == []
     done, half, spoilt, _ = play.manifest.clients
     play.deliver(done)
     for client in (half, spoilt):
         for index in reversed(range(CHUNKS)):
             play.chunk(client, index)
-    play.feed(ChunkChecked(client=half, index=0))
+    play.check(half, 0)
     break_chunk(play, spoilt, 0)
-    assert play.resumed() == [CheckChunk(half, play.data.sets[half], 1)]
+    due = SetTimer("receipts", AT_S + 1.0, ReceiptsDue)
+    assert play.resumed() == [CheckChunk(half, play.data.sets[half], 1), due]
 
 
 # Combining ----------------------------------------------------------------------------------------------
@@ -525,7 +632,9 @@ def expect_given_up(play: Play) -> None:
 
 
 def test_damage_before_the_receipt_drops_the_set_and_asks_for_it_and_old_checks_do_not_count(play: Play) -> None:
-    client = play.manifest.clients[0]
+    client, *others = play.manifest.clients
+    play.deliver(*others)
+    play.feed(ReceiptsDue(at_s=AT_S + 1.0))
     for index in range(CHUNKS):
         play.chunk(client, index)
     damage(play, client)
@@ -534,7 +643,7 @@ def test_damage_before_the_receipt_drops_the_set_and_asks_for_it_and_old_checks_
     play.feed(AskDue(at_s=200.0))
     play.expect(State.COLLECTING, request_to(client))
     before = play.data.wire_bytes
-    play.ignores(ChunkChecked(client=client, index=1))
+    play.ignores(ChunkChecked(client=client, index=1, at_s=AT_S))
     break_chunk(play, client, 1)
     play.expect(State.COLLECTING)
     damage(play, client)
@@ -542,7 +651,7 @@ def test_damage_before_the_receipt_drops_the_set_and_asks_for_it_and_old_checks_
     for index in range(CHUNKS):
         play.chunk(client, index)
         assert play.effects[0] == SpoolChunk(client, set_of(client), index)
-        play.feed(ChunkChecked(client=client, index=index, asked=1))
+        play.check(client, index, asked=1)
         assert len(play.given()) == (index == CHUNKS - 1), "only when all chunks are on disk again"
     assert play.data.wire_bytes == before, "what comes again is not counted"
 
@@ -575,10 +684,10 @@ def test_damage_after_the_order_waits_for_the_set_and_then_adds_over_the_same_me
     full.feed(AskDue(at_s=200.0))
     full.expect(State.AWAITING, request_to(client))
     full.chunk(client, 1)
-    full.feed(ChunkChecked(client=client, index=0))
-    full.feed(ChunkChecked(client=client, index=0, asked=1))
+    full.check(client, 0)
+    full.check(client, 0, asked=1)
     full.expect(State.AWAITING)
-    full.feed(ChunkChecked(client=client, index=1, asked=1))
+    full.check(client, 1, asked=1)
     full.expect(State.SUMMING, CancelTimer("answer"), SumAndRelease(members))
     assert replace(full.data, sets=frozen.sets, answer_by_s=0.0) == frozen, "only set and deadline have changed"
     full.feed(AnswerOverdue(at_s=700.0))

@@ -427,9 +427,9 @@ async def test_a_chunk_is_checked_at_once_if_it_is_short_and_by_a_job_otherwise(
     checked = list[CheckChunk]()
     check = Openings.check
 
-    def check_watched(self: Openings, key: Key, wire: PhasePlan, job: CheckChunk) -> object:
+    def check_watched(self: Openings, key: Key, wire: PhasePlan, job: CheckChunk) -> None:
         checked.append(job)
-        return check(self, key, wire, job)
+        check(self, key, wire, job)
 
     monkeypatch.setattr(Openings, "check", check_watched)
     monkeypatch.setattr(spooled_shares, "AT_ONCE_BYTES", 2**19 if at_once else 0)

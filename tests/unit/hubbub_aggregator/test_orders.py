@@ -11,7 +11,7 @@ from support.aggregator_scene import CLIENTS, MANIFEST, ME, make_receipts
 from support.builders import make_envelope
 from support.parties import roster_of
 
-RECEIPTS = make_receipts(1)
+RECEIPTS = (*make_receipts(1, CLIENTS[:1]), *make_receipts(1, CLIENTS[1:]))
 OURS = frozenset(each for each in RECEIPTS if each.receipt.aggregator == ME)
 
 
@@ -28,7 +28,7 @@ def test_all_receipts_are_checked_by_a_process_that_remembers_none() -> None:
 @pytest.mark.parametrize("part", ["signature", "receipt"])
 def test_what_we_signed_ourselves_is_not_checked_again_and_what_only_looks_like_it_is(part: str) -> None:
     """A false receipt that we remember to have signed is taken, so no signature was looked at."""
-    first, second = sorted(OURS, key=lambda each: each.receipt.client)[:2]
+    first, second = (each for each in RECEIPTS if each in OURS)
     forged = first.model_copy(update={part: getattr(second, part)})
     with pytest.raises(PeerError) as refused:
         read((forged,), OURS)

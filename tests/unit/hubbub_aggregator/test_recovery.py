@@ -16,9 +16,12 @@ from hubbub.messages.rounds import ClosePhase, OrderRefused, PhaseReleased, Phas
 from hubbub.messages.runs import PartyFailed, RunEnded, RunJoined, RunKeys, RunProposed, RunRefused
 from hubbub.messages.shares import SetReceived
 from hubbub.protocol.layout import Vector
+from hubbub.runtime.effects import Effects
 from hubbub.runtime.state_folder import STATE_FILE
 from hubbub.transport.topology import DELIVERY_LIMIT
 from hubbub_aggregator.phase_jobs import PhaseJobs
+from hubbub_aggregator.phases import accumulation
+from hubbub_aggregator.phases.accumulation import Accumulation
 from hubbub_aggregator.service import Aggregator
 from support.aggregator_scene import (
     ANOTHER,
@@ -68,11 +71,18 @@ def run_of(scene: Scene, table: str) -> tuple[tuple[object, ...], ...]:
 
 
 # The proposal, the keys, six chunks and their checks, the order, the release that it told, the sum and the end:
-# each is kept. Two answers, three receipts, six chunks of the sum and the report: each is sent. The phase and the
-# run are forgotten.
-INSTANTS = 2 * (18 + 12 + 2)
+# each is kept. Two answers, a receipt, six chunks of the sum and the report: each is sent. The phase and the run
+# are forgotten.
+INSTANTS = 2 * (18 + 10 + 2)
 
 
+@pytest.fixture
+def one_receipt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All sets share a receipt, however slow this machine is."""
+    monkeypatch.setattr(accumulation, "RECEIPT_WAIT_S", 60.0)
+
+
+@pytest.mark.usefixtures("one_receipt")
 async def test_these_tests_know_every_instant_of_a_run(tmp_path: Path) -> None:
     async with scene_of(tmp_path) as scene:
         fate = Fate()
@@ -83,6 +93,7 @@ async def test_these_tests_know_every_instant_of_a_run(tmp_path: Path) -> None:
         assert sum("sending sum-chunk" in each for each in fate.instants) == 2 * len(PLAN) * len(CLIENTS)
 
 
+@pytest.mark.usefixtures("one_receipt")
 @pytest.mark.parametrize("instant", range(INSTANTS))
 async def test_dead_at_any_instant_it_ends_in_the_same_sum(tmp_path: Path, instant: int) -> None:
     """What is sent again is the same to the bit, and in the end nothing is left of the run."""
@@ -144,6 +155,30 @@ async def test_chunks_that_arrived_before_a_restart_need_not_be_sent_again(
             await scene.hear_receipts()
             await scene.close(1)
             await scene.check_sum(1)
+
+
+async def test_a_complete_set_that_waits_for_its_receipt_gets_it_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene_of(tmp_path) as scene:
+        with monkeypatch.context() as still:
+            still.setattr(Effects, "_set_timer", lambda *_: None)
+            async with scene.start() as aggregator:
+                await scene.join()
+                for index in range(len(PLAN)):
+                    await scene.send_chunk(CLIENTS[0], index)
+                await until(lambda: bool(receipts_awaited(aggregator)))
+            assert not said(scene, SetReceived)
+        async with scene.start():
+            assert (await scene.hear_receipts(1, CLIENTS[:1])).keys() == {CLIENTS[0]}
+            await scene.send_sets(1, CLIENTS[1:])
+            await scene.close(1)
+            await scene.check_sum(1)
+
+
+def receipts_awaited(aggregator: Aggregator) -> list[float]:
+    data = [live.data for live in aggregator.runner.machines.values()]
+    return [each.receipts_by_s for each in data if isinstance(each, Accumulation) and each.receipts_by_s]
 
 
 Order = ClosePhase | VoidPhase
@@ -230,8 +265,8 @@ async def test_what_each_client_is_sent_under_a_key_of_its_own_is_the_same_again
         scene.run = manifest.run_id
         for client, update in zip(CLIENTS, updates, strict=True):
             await send_plain(scene, client, "update", Vector("update", 100, 2**32), update.tobytes())
-        received = await scene.hear_receipts()
-        order = ClosePhase(members=CLIENTS, receipts=tuple(received[client] for client in CLIENTS))
+        receipts = tuple(dict.fromkeys((await scene.hear_receipts()).values()))
+        order = ClosePhase(members=CLIENTS, receipts=receipts)
         await scene.command(order, round_number=1, phase="update")
         sums = [await scene.open_sums(client, 1, phase="update") for client in CLIENTS]
         await scene.coordinator.hear(PhaseReleased)

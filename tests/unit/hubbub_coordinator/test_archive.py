@@ -46,10 +46,9 @@ def play_round() -> CoordinatorRound:
     for client in (one, two):
         play.apply(client)
     data: CoordinatorRound = play.data
-    receipt = next(iter(data.records[0].receipts[one].values()))
     return replace(
         data,
-        early=(receipt,),
+        early=data.records[0].held,
         records=(replace(data.records[0], spoilt={three: "refused"}), *data.records[1:]),
         reported=dict.fromkeys((one, two), SCORES),
         traffic=(*data.traffic, *data.traffic),
@@ -68,7 +67,7 @@ def test_all_that_is_shown_of_a_round_is_the_same_after_it_was_folded_and_no_rec
     assert accounts.account(folded) == accounts.account(whole)
     sums = [(data.payload_bits, data.wire_bytes, data.metrics) for data in (folded, whole)]
     assert sums[0] == sums[1]
-    assert (folded.early, [record.receipts for record in folded.records]) == ((), [{}, {}])
+    assert (folded.early, [record.held for record in folded.records]) == ({}, [{}, {}])
     assert all(report.traffic == () for report in folded.applied.values())
     assert 2 * len(folded.traffic) == len(whole.traffic), "one row for each party, direction and vector"
 

@@ -9,10 +9,10 @@ from hubbub.ids import PartyId
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.shares import SignedReceipt
 from hubbub_coordinator.phases import run as runs
-from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord, State
+from hubbub_coordinator.phases.round import CoordinatorRound, HeldSet, PhaseRecord, State
 from hubbub_coordinator.progress import NOBODY, PartyState, Waiting, find_awaited, find_combiner, find_place
 from hubbub_coordinator.reasons import tell_failure
-from support.builders import make_manifest, make_receipt, make_run_key
+from support.builders import SET_ID, make_manifest, make_receipt, make_run_key
 from support.coordinator_play import CLASSIFIED, make_round
 from support.coordinator_scene import REPORT
 
@@ -29,12 +29,14 @@ RUN = runs.CoordinatorRun(
 ENDED = PhaseRecord(opened_at_s=10.0, released_at_s=20.0)
 
 
-def signed(client: PartyId, *servers: PartyId) -> dict[PartyId, SignedReceipt]:
+def held(client: PartyId, *servers: PartyId) -> dict[PartyId, HeldSet]:
     receipts = [make_receipt(MANIFEST, aggregator=server, client=client) for server in servers]
-    return {each.aggregator: SignedReceipt(receipt=each, signature="5a" * 64) for each in receipts}
+    return {
+        each.aggregator: HeldSet(SET_ID, SignedReceipt(receipt=each, signature="5a" * 64)) for each in receipts
+    }
 
 
-DELIVERED = PhaseRecord(opened_at_s=10.0, receipts={ONE: signed(ONE, NORTH, SOUTH), TWO: signed(TWO, SOUTH)})
+DELIVERED = PhaseRecord(opened_at_s=10.0, held={ONE: held(ONE, NORTH, SOUTH), TWO: held(TWO, SOUTH)})
 
 
 def round_with(record: PhaseRecord, *members: PartyId, phase: int = 0) -> CoordinatorRound:

@@ -31,7 +31,7 @@ from hubbub_coordinator.events import (
 )
 from hubbub_coordinator.phases.round import KIND, TRANSITIONS, CoordinatorRound, State
 from support.builders import MODEL_HMAC, SIGNATURE, TRANSCRIPT, make_manifest
-from support.coordinator_play import make_round, make_signed
+from support.coordinator_play import make_round, make_signed, sign_sets
 from support.machine_play import MachinePlay
 from support.two_phases import NAME, TwoPhases
 
@@ -115,8 +115,10 @@ class Play(MachinePlay[State, CoordinatorRound]):
         assert servers == self.data.aggregators
         (order,) = set(bodies)
         assert isinstance(order, ClosePhase)
-        shown = [(signed.receipt.client, signed.receipt.aggregator) for signed in order.receipts]
-        assert shown == [(client, server) for client in order.members for server in servers]
+        assert len(set(order.receipts)) == len(order.receipts), "each of them once"
+        shown = {(client, each.receipt.aggregator) for each in order.receipts for client in each.receipt.set_of}
+        assert shown >= {(client, server) for client in order.members for server in servers}
+        assert all(each.receipt.set_of.keys() & set(order.members) for each in order.receipts), "none in vain"
         assert {signed.signature for signed in order.receipts} == {SIGNATURE}, "as they were signed"
         assert CancelTimer("deadline") in self.effects or self.data.phase
         return order.members
@@ -207,7 +209,7 @@ def test_all_receipts_close_the_phase_over_everybody_and_nothing_late_changes_th
         play.receive(first)
     assert play.data.members == set(play.manifest.clients)
     play.at(State.RELEASING)
-    assert not begun.record.receipts, "data is never changed in place"
+    assert not begun.record.held, "data is never changed in place"
     play.ignores(ReceiptArrived(at_s=2.0, phase="signs", receipt=receipt))
     play.ignores(DeadlinePassed(at_s=9.0))
 
@@ -288,6 +290,36 @@ def test_once_all_have_delivered_the_phase_closes_without_those_at_odds(play: Pl
     (refusal,) = play.of(CountRefusal)
     reason = RejectReason.SECOND_SET if "set_id" in other else RejectReason.DIFFERENT_TRANSCRIPT
     assert (refusal.reason, refusal.sender) == (reason, odd)
+
+
+def test_an_order_shows_a_receipt_for_several_sets_once(play: Play) -> None:
+    """Also one that names a client whose set another aggregator lacks."""
+    absent, *good = play.manifest.clients
+    first, second = play.manifest.aggregators
+    sets = {client: SETS[number] for number, client in enumerate(play.manifest.clients)}
+    for server, named in ((first, [absent, *good]), (second, good[:1]), (second, good[1:])):
+        signed = sign_sets(server, {client: sets[client] for client in named}, SHORT)
+        play.feed(ReceiptArrived(at_s=2.0, phase="signs", receipt=signed))
+        play.feed(ReceiptArrived(at_s=2.0, phase="signs", receipt=signed))
+    assert play.data.missing() == (absent,)
+    play.pass_deadline()
+    assert play.closed_over() == tuple(good)
+    (order,) = {body for _, body in play.orders()}
+    assert isinstance(order, ClosePhase)
+    assert [[*each.receipt.set_of] for each in order.receipts] == [[absent, *good], good[:1], good[1:]]
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_second_receipt_of_an_aggregator_for_a_clients_set_is_refused(two_phases: Play, *, early: bool) -> None:
+    """An order that shows both would be refused, whoever its members are."""
+    play, (one, two, *_) = two_phases, two_phases.manifest.clients
+    server = play.manifest.aggregators[0]
+    if early:
+        play.receive_all()
+    phase = play.data.phases[early].name
+    play.feed(ReceiptArrived(at_s=2.0, phase=phase, receipt=make_signed(server, one, SETS[0], SHORT)))
+    second = sign_sets(server, {one: SETS[9], two: SETS[1]}, SHORT)
+    play.refuses(ReceiptArrived(at_s=2.0, phase=phase, receipt=second), RejectReason.CONTRADICTION, match=one)
 
 
 def test_a_spoilt_set_is_remembered_with_its_reason(play: Play) -> None:

@@ -17,12 +17,12 @@ from hubbub_cli.formatting import show_bytes
 from hubbub_coordinator.accounts import Account
 from hubbub_coordinator.events import ReceiptArrived
 from hubbub_coordinator.phases import round as rounds
-from hubbub_coordinator.phases.round import PhaseRecord
+from hubbub_coordinator.phases.round import HeldSet, PhaseRecord
 from hubbub_local.demo_screen import Board, Durations, Stopwatch, show
 from hubbub_local.report import draw_report, write_report
 from hubbub_trainer.events import Evaluated, Trained
 from hubbub_trainer.phases.round import State
-from support.builders import make_manifest, make_receipt
+from support.builders import SET_ID, make_manifest, make_receipt
 from support.coordinator_play import REGRESSED, make_round
 from support.parties import sign_receipts
 
@@ -133,7 +133,8 @@ def test_a_receipt_of_the_next_phase_is_not_told_as_one_of_this() -> None:
     """Clients go on to their scores before the last of them says that it has applied the round."""
     board = Board(REGRESSION, [])
     early = sign_receipts(REGRESSION, [make_receipt(REGRESSION)], phase="scores")[0]
-    record = PhaseRecord(opened_at_s=1.0, receipts={REGRESSION.clients[0]: dict.fromkeys(SERVERS, early)})
+    held = dict.fromkeys(SERVERS, HeldSet(SET_ID, early))
+    record = PhaseRecord(opened_at_s=1.0, held={REGRESSION.clients[0]: held})
     data = make_round(REGRESSION, is_scored=True, records=(record,))
     key = Key("round", REGRESSION.run_id, 1)
 

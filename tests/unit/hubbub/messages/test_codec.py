@@ -32,7 +32,7 @@ from hubbub.messages.rounds import ClosePhase
 from hubbub.messages.runs import RunEnded
 from hubbub.messages.shares import ShareChunk
 from hubbub.messages.wire_form import Directory
-from support.builders import TRANSCRIPT, make_bodies, make_envelope, make_manifest, make_receipt
+from support.builders import SET_ID, TRANSCRIPT, make_bodies, make_envelope, make_manifest, make_receipt
 from support.frames import read_head
 from support.parties import COORDINATOR, roster_of, sign_receipts
 
@@ -230,7 +230,7 @@ def test_bytes_that_are_not_one_frame_are_malformed(subtests: pytest.Subtests) -
             assert complaint in str(error)
 
 
-@pytest.mark.parametrize("version", [0, 1, 2, 4, 256, 2**16 - 1])
+@pytest.mark.parametrize("version", [0, 1, 2, 3, 5, 256, 2**16 - 1])
 def test_unknown_version_says_which_and_what_to_do(version: int) -> None:
     error = refusal_of(MAGIC + version.to_bytes(2, "big") + FRAME[6:])
 
@@ -330,10 +330,13 @@ BAD_FIELDS: list[tuple[str, tuple[int, ...], object, str]] = [
     ("run-keys", (0, 0, 2), b"", "keys.0.signature"),
     ("run-keys", (0,), [[0, bytes(32), bytes(64)]] * 4097, "keys"),
     ("group-confirmed", (0,), bytes(33), "confirmation"),
-    ("close-phase", (1, 5, 0), bytes(65), "receipts.0.signature"),
-    ("close-phase", (1, 4, 0), b"", "receipts.0.receipt.transcript"),
-    ("close-phase", (1, 2, 0), bytes(1), "receipts.0.receipt.set_id"),
-    ("set-received", (0, 0, 3), [], "receipt.receipt.vectors"),
+    ("close-phase", (1, 4, 0), bytes(65), "receipts.0.signature"),
+    ("close-phase", (1, 3, 0), b"", "receipts.0.receipt.transcript"),
+    ("close-phase", (1, 1, 0, 0, 1), bytes(1), "receipts.0.receipt.sets.0.set_id"),
+    ("close-phase", (1, 1, 0), [[0, bytes(16)], [0, bytes(16)]], "receipts.0.receipt.sets"),
+    ("set-received", (0, 0, 1), [], "receipt.receipt.sets"),
+    ("set-received", (0, 0, 1), [[0, bytes(16)], [1, bytes(16)], [0, b"f" * 16]], "receipt.receipt.sets"),
+    ("set-received", (0, 0, 2), [], "receipt.receipt.vectors"),
     ("snapshot-requested", (0,), -2, "after"),
     ("model-vouched", (0,), [], "vouchers"),
     ("model-vouched", (0,), [[1, 0, bytes(32)]] * 65, "vouchers"),
@@ -374,14 +377,8 @@ def test_a_manifest_travels_in_its_canonical_form_alone() -> None:
 
 
 def test_an_order_sends_what_its_receipts_have_in_common_once() -> None:
-    receipts = sign_receipts(
-        MANIFEST,
-        [
-            make_receipt(MANIFEST, aggregator=server, client=client)
-            for client in MANIFEST.clients
-            for server in SERVERS
-        ],
-    )
+    sets = dict.fromkeys(MANIFEST.clients, SET_ID)
+    receipts = sign_receipts(MANIFEST, [make_receipt(MANIFEST, aggregator=each, sets=sets) for each in SERVERS])
     odd = sign_receipts(MANIFEST, [make_receipt(MANIFEST, transcript="0" * 64)])
     sizes = []
     for shown in ((), receipts[:1], receipts[:1] * 3, receipts, (*receipts, *odd)):
@@ -391,8 +388,9 @@ def test_an_order_sends_what_its_receipts_have_in_common_once() -> None:
         frame = encode(envelope, DIRECTORY)
 
         assert decode(frame, DIRECTORY) == envelope
-        sizes.append(frame.count(bytes.fromhex(TRANSCRIPT)))
-    assert sizes == [0, 1, 1, 1, len(receipts)]
+        sizes.append((frame.count(bytes.fromhex(TRANSCRIPT)), frame.count(bytes.fromhex(SET_ID))))
+    count, clients = len(receipts), len(MANIFEST.clients)
+    assert sizes == [(0, 0), *[(1, clients)] * 3, (count, count * clients + 1)]
 
 
 COLUMNS = head_with("close-phase")[BODY][1]

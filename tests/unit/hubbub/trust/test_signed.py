@@ -23,7 +23,7 @@ from hubbub.trust.signed import (
     sign_release,
     sign_run_key,
 )
-from support.builders import make_manifest, make_receipt, make_run_key
+from support.builders import SET_ID, make_manifest, make_receipt, make_run_key, name_sets
 from support.parties import COORDINATOR, identity_of, make_identity, parties_of, roster_of
 
 P = ParamSpec("P")
@@ -159,9 +159,12 @@ RELEASE = ReleaseClaim(
     aggregator=AGGREGATOR, members=MANIFEST.clients, vectors=VECTORS, transcript=RECEIPT.transcript
 )
 CHANGES: dict[str, list[object]] = {
-    "client": [OTHER_CLIENT],
     "aggregator": [OTHER_AGGREGATOR],
-    "set_id": [SetId("5f" * 16)],
+    "sets": [
+        name_sets({OTHER_CLIENT: SET_ID}),
+        name_sets({MANIFEST.clients[0]: SetId("5f" * 16)}),
+        name_sets({MANIFEST.clients[0]: SET_ID, MANIFEST.clients[1]: SET_ID}),
+    ],
     "members": [MANIFEST.clients[:2]],
     "transcript": ["7b" * 32],
     "vectors": [
