@@ -21,6 +21,7 @@ from hubbub.transport.subscription import RetryPause
 from hubbub.transport.topology import Overflow, Topology, inbox, route, topology_for
 from support.broker import declared
 from support.fault_proxy import FaultProxy
+from support.patience import HANG_S
 
 PAUSE = RetryPause(first_s=0.05, longest_s=0.2)
 
@@ -208,7 +209,7 @@ def address_of(party: PartyId) -> Address:
     return route(Role.CLIENT, Role.AGGREGATOR, party)
 
 
-def open_transport(url: str, topology: Topology, *, publish_timeout_s: float = 50) -> RabbitMqTransport:
+def open_transport(url: str, topology: Topology, *, publish_timeout_s: float = HANG_S) -> RabbitMqTransport:
     """A transport that is quick to notice faults."""
     return RabbitMqTransport(
         url,
