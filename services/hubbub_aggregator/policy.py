@@ -17,7 +17,14 @@ class AggregatorPolicy(PartyPolicy):
 
     party: ClassVar[str] = "aggregator"
 
-    strategies: tuple[str, ...] = ("no-union", "sec-union", "partial-sec-union", "sum", "sparse-sum")
+    strategies: tuple[str, ...] = (
+        "no-union",
+        "sec-union",
+        "partial-sec-union",
+        "shared-mask",
+        "sum",
+        "sparse-sum",
+    )
     """Strategies that this aggregator allows. These show it no sum and nothing of a single client. Every other
     strategy shows a server something, and is allowed only if it is listed here."""
     max_runs: Limit = 1000

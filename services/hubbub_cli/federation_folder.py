@@ -176,6 +176,7 @@ def _put_together(identities: Sequence[Identity], roster: Roster, manifest: Mani
         roster,
         manifest,
         max_block=manifest.block,
+        min_bits=min(owner.min_bits, manifest.bits),
         max_local_steps=max(owner.max_local_steps, manifest.local_steps),
         max_learning_rate=max(owner.max_learning_rate, manifest.learning_rate or 0.0),
         max_q=max(owner.max_q, manifest.q),

@@ -36,6 +36,7 @@ def write_plan(answer: Plan) -> dict[str, object]:
         "kept": ask.kept,
         "q": ask.q,
         "block": ask.block,
+        "bits": ask.bits,
         "rounds": ask.rounds,
         "wire": ask.wire,
         "union_size_is": "estimated" if answer.estimated else "given",
@@ -59,6 +60,7 @@ def _write_row(row: Row, question: Question) -> dict[str, object]:
         "strategy": row.strategy,
         "q": row.q,
         "block": row.block,
+        "bits": row.bits,
         "runnable": row.runnable,
         "trains": row.trains,
         "union_size": row.union_size,
@@ -122,6 +124,7 @@ def _notes(answer: Plan) -> list[str]:
         f"{NOT_RUNNABLE} for comparison, by its formula: it cannot be run here.",
         f"{NOT_TRAINING} adds numbers as they are, for statistics: it does not train.",
         size,
+        "shared-mask needs a higher learning rate and more rounds; data owners' policies must name it.",
         f"A round whose model is scored takes {show_bytes(answer.scores_bits / 8)} more, for two metrics.",
     ]
 
@@ -208,6 +211,7 @@ def plan(
     block: Annotated[
         int, typer.Option(help="Show sec-union over blocks of so many neighbouring indices, too.")
     ] = 1,
+    bits: Annotated[int, typer.Option(help="Bits of a coordinate's change in shared-mask, from 1 to 4.")] = 2,
     rounds: Annotated[int, typer.Option(help="Rounds to plan for.")] = 1,
     wire: Annotated[
         WireMode, typer.Option(help="Wire mode; what the paper's takes is shown beside it.")
@@ -229,6 +233,7 @@ def plan(
         union_size=union_size,
         q=q,
         block=block,
+        bits=bits,
         rounds=rounds,
         wire=wire,
         verified=not no_tags,

@@ -188,6 +188,7 @@ def _read_question(manifest: Path, policy: Path, roster: Path, role: str) -> _Qu
 def _show_manifest(question: _Question, console: Console) -> None:
     """Print the manifest for review; its free texts are escaped, since their author is not trusted."""
     from hubbub.policy import tell_strategy  # noqa: PLC0415
+    from hubbub.strategies.shared_mask import ONE_BIT  # noqa: PLC0415
     from hubbub.strategies.unions import REVEALS  # noqa: PLC0415
 
     manifest, predecessor = question.manifest, list[tuple[str, str]]()
@@ -203,6 +204,7 @@ def _show_manifest(question: _Question, console: Console) -> None:
         *([] if rate is None else [("learning rate", f"{rate:g} instead of the task's own")]),
         ("strategy", tell_strategy(manifest.strategy)),
         *([("block", f"{manifest.block} indices: {REVEALS}")] if manifest.block > 1 else []),
+        *([("bits", f"1: {ONE_BIT}")] if manifest.bits == 1 else []),
         ("cohort", question.name_parties(manifest.clients)),
         ("min_clients", f"{manifest.min_clients} of {manifest.organisations} organisations"),
         ("aggregators", question.name_parties(manifest.aggregators)),

@@ -15,11 +15,11 @@ from hubbub_cli.run_options import takes_run_options
 from hubbub_cli.suggestions import one_of
 from hubbub_local.options import DemoOptions
 
-FROM_DEMO = ("clients", "servers", "rho", "local_steps", "wire")
+FROM_DEMO = ("clients", "servers", "rho", "local_steps", "learning_rate", "wire")
 """Options that every run of a reproduction shares, named and explained as in the demo."""
 
 
-@takes_run_options(only=FROM_DEMO, wire="paper")
+@takes_run_options(only=FROM_DEMO, wire="paper", rho=0.1)
 def reproduce(
     dataset: Annotated[
         str,

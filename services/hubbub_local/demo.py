@@ -15,6 +15,7 @@ from rich.console import Console
 from hubbub.errors import ConfigurationError, ProtocolError
 from hubbub.messages.manifest import Manifest
 from hubbub.strategies.registry import find_strategy
+from hubbub.strategies.shared_mask import ONE_BIT
 from hubbub.strategies.unions import REVEALS
 from hubbub_local.demo_screen import Board, show
 from hubbub_local.federation import Federation, Parties, make_parties, start_federation
@@ -148,11 +149,10 @@ def _warn(manifest: Manifest, console: Console) -> None:
             style="yellow",
         )
     if manifest.block > 1:
-        console.print(
-            f"With blocks of {manifest.block} indices clients are shown more: {REVEALS}.",
-            highlight=False,
-            style="yellow",
-        )
+        shown = f"With blocks of {manifest.block} indices clients are shown more: {REVEALS}."
+        console.print(shown, highlight=False, style="yellow")
+    if manifest.bits == 1:
+        console.print(f"{ONE_BIT[0].upper()}{ONE_BIT[1:]}.", highlight=False, style="yellow")
 
 
 def _introduce(manifest: Manifest, console: Console) -> None:

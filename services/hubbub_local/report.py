@@ -48,6 +48,7 @@ def write_report(
         "model_sha256": model_sha256,
         "q": manifest.q,
         "block": manifest.block,
+        "bits": manifest.bits,
         "alpha_rule": manifest.alpha_rule,
         "feedback": manifest.feedback,
         "headline": headline and {"name": headline.name, "higher_is_better": headline.higher_is_better},

@@ -10,11 +10,13 @@ from pydantic import ValidationError
 from hubbub.errors import ConfigurationError
 from hubbub.ids import PartyId, Role
 from hubbub.messages.manifest import CohortMember, Manifest, MetricClaim, default_min_clients, describe
+from hubbub.protocol.masks import recommend_rate
 from hubbub.run_options import RunOptions
+from hubbub.strategies.base import Strategy
 from hubbub.strategies.registry import find_strategy
 from hubbub.trust.roster import PublicIdentity, Roster
 from hubbub.trust.succession import EndorsedModel, find_unendorsed, gather
-from hubbub_trainer.learning.task import Task
+from hubbub_trainer.learning.task import HasLearningRate, Task
 from hubbub_trainer.phases.catchup import heirs
 from hubbub_trainer.workspace import digest
 
@@ -37,8 +39,7 @@ def draw_up_manifest(
     With endorsements of a completed run's model, it continues from that model and takes that run's seed. Otherwise
     a seed that is not given is drawn at random: data owners let one run begin from a model.
     """
-    find_strategy(options.strategy)
-    seed = options.seed
+    strategy, seed = find_strategy(options.strategy), options.seed
     if seed is None:
         seed = endorsed[0].seed if endorsed else secrets.randbelow(FRESH_SEEDS)
     cohort = tuple(
@@ -52,6 +53,8 @@ def draw_up_manifest(
         )
     contents = {
         "min_clients": default_min_clients(len({member.organisation for member in cohort})),
+        "rho": strategy.usual_rho,
+        **_choose_rate(task, options, strategy),
         **options.given(),
         "cohort": cohort,
         "aggregators": tuple(party.name for party in _choose(roster, Role.AGGREGATOR, aggregators)),
@@ -77,6 +80,13 @@ def draw_up_manifest(
             "name one that was"
         )
     return manifest
+
+
+def _choose_rate(task: Task, options: RunOptions, strategy: Strategy) -> dict[str, float]:
+    """Recommend a learning rate if only a mask is trained: its coordinates may move further."""
+    if strategy.support != "mask" or not isinstance(task, HasLearningRate):
+        return {}
+    return {"learning_rate": recommend_rate(task.learning_rate, options.rho or strategy.usual_rho)}
 
 
 def _begin_with(task: Task, seed: int, endorsed: Sequence[EndorsedModel]) -> dict[str, object]:

@@ -11,9 +11,11 @@ from hubbub.errors import Code, Objection
 from hubbub.messages.manifest import MINIMUM, Manifest, Positive, ScoreMode
 from hubbub.parameters import LARGEST_FLOAT32
 from hubbub.policy import ANY, NO_LIMIT, Limit, PartyPolicy, object_above, read_list
+from hubbub.protocol.masks import DEFAULT_BITS, SPREAD
 from hubbub.protocol.metrics import ScoreWeights
 from hubbub.protocol.unions import MAX_BLOCK, MAX_Q
 from hubbub.strategies.registry import STRATEGIES
+from hubbub.strategies.shared_mask import ONE_BIT
 from hubbub.strategies.unions import REVEALS
 from hubbub.trust.roster import Roster
 
@@ -25,7 +27,8 @@ class Policy(PartyPolicy):
 
     strategies: tuple[str, ...] = ("no-union", "sec-union", "partial-sec-union")
     """Strategies that this trainer allows. These three show servers nothing of a single client, and clients only
-    signs. sum and sparse-sum show servers nothing either, but show clients the sums of your numbers as they are.
+    signs. shared-mask shows servers nothing either, and takes less traffic; clients see sums of changes in a few
+    bits. sum and sparse-sum show clients the sums of your numbers as they are, and servers nothing.
     Every other strategy shows a server something. A strategy is allowed only if it is listed here."""
     max_runs: Limit = 20
     """The most runs that this trainer ever joins: each tells a little more about the data."""
@@ -33,6 +36,10 @@ class Policy(PartyPolicy):
     """The largest block of indices that sec-union may choose together. With 1 you give a sign only where you chose
     to. With more you give one for every index of every block that anybody chose, and where the signs of all
     members agree every client knows yours. Larger blocks take less traffic."""
+    min_bits: Annotated[int, Field(ge=1, le=max(SPREAD))] = DEFAULT_BITS
+    """The fewest bits in which shared-mask gives the change of a coordinate. With 1, wherever the signs of all
+    members agree every client knows yours. With more, that is so only where all give the highest or the lowest
+    level."""
     max_local_steps: Limit = 1000
     """The most local steps that a manifest may ask for in a round."""
     max_learning_rate: Positive = 1.0
@@ -88,6 +95,7 @@ class Policy(PartyPolicy):
         return cls(
             strategies=tuple(STRATEGIES),
             max_block=MAX_BLOCK,
+            min_bits=1,
             min_clients=MINIMUM,
             roster_sha256=roster_sha256,
             approve_tasks=(ANY,),
@@ -134,6 +142,12 @@ class Policy(PartyPolicy):
                 f"the manifest chooses blocks of {manifest.block} indices, the policy allows {self.max_block}, "
                 f"since with blocks every client speaks about all of V and {REVEALS}: ask for a smaller block, or "
                 "edit max_block in the policy file",
+            )
+        if manifest.bits < self.min_bits:
+            yield Objection(
+                Code.POLICY_PARAMETERS,
+                f"the manifest has bits = {manifest.bits}, the policy asks for at least {self.min_bits}, since "
+                f"{ONE_BIT}: ask for more bits, or edit min_bits in the policy file",
             )
         for field in ("local_steps", "learning_rate", "alpha_max", "q", "kappa", "first_factor_bound"):
             asked, most = getattr(manifest, field), getattr(self, f"max_{field}")

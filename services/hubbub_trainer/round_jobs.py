@@ -39,7 +39,7 @@ from hubbub.protocol.ring import RandomStream, Residues, residue_type, word_type
 from hubbub.protocol.sharing import share_masked, unmask
 from hubbub.runtime.publisher import Parcel, overlapping
 from hubbub.runtime.spool import ChunkRef
-from hubbub.strategies.base import ClientInput, Phase, Release
+from hubbub.strategies.base import ClientInput, Indices, Phase, Release
 from hubbub.strategies.phase_plan import PhasePlan, phases_of, plan_phase
 from hubbub.strategies.registry import find_strategy
 from hubbub.strategies.scores import SCORES, ScoreRound
@@ -276,8 +276,9 @@ class RoundJobs:
                 if idle:
                     space.keep_update(number, Learnt(np.zeros_like(space.theta), space.memory))
                 else:
-                    begin = partial(self._begin, space)
-                    learnt, begun, spare_s = self.run.tasks.train(self.key, space, manifest, begin)
+                    mask = self._draw_mask(space)
+                    begin = partial(self._begin, space, mask=mask)
+                    learnt, begun, spare_s = self.run.tasks.train(self.key, space, manifest, begin, movable=mask)
                     space.keep_update(number, learnt)
                     space.rounds[number] = begun
             self._open_round()
@@ -285,10 +286,15 @@ class RoundJobs:
 
     # Our side of a round, made or rebuilt ---------------------------------------------------------------
 
-    def _begin(self, space: Workspace, learnt: Learnt) -> OpenRound:
+    def _draw_mask(self, space: Workspace) -> Indices | None:
+        """Draw the coordinates that the round trains; None for all of them."""
+        manifest, stream = self.run.manifest, self.run.begin_mask_stream(space, self.key.round)
+        strategy = find_strategy(manifest.strategy)
+        return strategy.draw_mask(manifest.protocol_parameters, space.tensors, stream)
+
+    def _begin(self, space: Workspace, learnt: Learnt, *, mask: Indices | None) -> OpenRound:
         """Compress the update; raise an error if it cannot be sent."""
         key, manifest = self.key, self.run.manifest
-        space.group_secret.advance_to(key.round)
         mine = ClientInput(
             theta=space.theta,
             update=learnt.update,
@@ -297,6 +303,7 @@ class RoundJobs:
             stream=AesCtrStream(space.secret.key_for("strategy", run=key.run, round_number=key.round)),
             history=space.history,
             silent=learnt.silent,
+            mask=mask,
             coefficients=self._find_coefficients(space),
         )
         client_round = find_strategy(manifest.strategy).begin(manifest.protocol_parameters, mine)
@@ -324,7 +331,8 @@ class RoundJobs:
             learnt = space.recall_update(number)
             if learnt is None:
                 raise StorageDamaged(update_file(space.folder, number), "is gone")
-            space.rounds[number] = self._begin(space, learnt)
+            space.group_secret.advance_to(number)
+            space.rounds[number] = self._begin(space, learnt, mask=self._draw_mask(space))
         mine, data = space.rounds[number], self._find_round()
         learning = find_strategy(data.manifest.strategy).phases
         decoded = tuple(phase.name for phase in learning) if whole else data.decoded

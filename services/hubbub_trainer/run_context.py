@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from hubbub.crypto.key_derivation import ClientSecret, GroupSecret
+from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import LocalError, StorageDamaged
 from hubbub.ids import PartyId, RunId
 from hubbub.machine.effects import Key
@@ -132,6 +133,7 @@ class RunContext:
         space = Workspace(
             folder=self.folder,
             learner=learner,
+            tensors=tensor_sizes(task),
             examples=self.secrets.fix_examples(learner.examples),
             secret=self.secrets.client_secret() if seed is None else ClientSecret.for_demo(seed, index),
             theta=theta,
@@ -141,6 +143,16 @@ class RunContext:
         space.recall()
         self._tell_of_changes(task, space)
         return space
+
+    def begin_mask_stream(self, space: Workspace, number: int) -> AesCtrStream:
+        """Begin the stream that all clients draw a round's mask from. No coordinator or server can choose it.
+
+        Its key follows from the group secret or, in the demo, from the seed alone, as all randomness does there.
+        """
+        if self.demo_seed is None:
+            return AesCtrStream(space.group_secret.key_for("mask"))
+        shared = ClientSecret.for_demo(self.demo_seed, None)
+        return AesCtrStream(shared.key_for("mask", run=self.run, round_number=number))
 
     def _tell_of_changes(self, task: Task, space: Workspace) -> None:
         """Tell the owner, and nobody else, if the task was changed since we joined. The run goes on."""
@@ -195,7 +207,7 @@ class RunContext:
         """Look up in the ledger whether the run may begin from its model, and take note that it does."""
         manifest, data, model = self.manifest, self._find_admission(), None
         if self.space is not None:
-            model = Fingerprint.of(self.space.theta, tensor_sizes(self.load_task(manifest.task)))
+            model = Fingerprint.of(self.space.theta, self.space.tensors)
         claim = self.ledger.claim(
             self.run,
             model,

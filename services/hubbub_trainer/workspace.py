@@ -165,6 +165,8 @@ class Workspace:
     rounds: dict[int, OpenRound] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
     """Held to train, apply a round or take over a model: a job of an overtaken round may still run."""
+    tensors: tuple[int, ...] = ()
+    """The sizes of the tensors that the model is made of, in order."""
     examples: int = 1
     """Number of examples that a model is scored on here, as of when we joined."""
     scoring: dict[int, OpenRound] = field(default_factory=dict)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from hubbub.errors import ConfigurationError
 from hubbub.ids import AlphaRule, Feedback, WireMode
-from hubbub.protocol import signs, unions
+from hubbub.protocol import masks, signs, unions
 from hubbub.protocol.aggregate import FactorBounds
 from hubbub.protocol.compression import count_kept
 from hubbub.protocol.fixed_point import FixedPoint, SignedFixedPoint
@@ -32,7 +32,8 @@ class Parameters:
     shares and sums. `block`, also for SecUnion alone, is the number of neighbouring indices that are chosen
     together; if it is above 1, every client sends a sign for every index of V. `kappa`, `first_factor_bound` and
     `factor_floor` bound the mean factor of a round, and so how far its members can move the model. With
-    `verified`, clients send tags, with which they verify sums.
+    `verified`, clients send tags, with which they verify sums. `bits` is for shared-mask alone: a client gives the
+    change of a coordinate in so many bits.
     """
 
     model_size: int
@@ -50,6 +51,7 @@ class Parameters:
     first_factor_bound: float = FIRST_FACTOR_BOUND
     factor_floor: float = FACTOR_FLOOR
     verified: bool = True
+    bits: int = masks.DEFAULT_BITS
 
     def __post_init__(self) -> None:
         if self.model_size < 1:
@@ -64,8 +66,9 @@ class Parameters:
                 f"{self.clients} factors of up to {self.alpha_max} overflow a 32-bit float; lower alpha_max"
             )
         check_q(self.q)
+        masks.check_bits(self.bits)
         # Each refuses what it cannot represent: k = 0, a ring above 2^32, factors whose sum overflows, no bounds.
-        _ = self.kept, self.signs_modulus, self.fixed_point, self.factor_bounds
+        _ = self.kept, self.signs_modulus, self.levels_modulus, self.fixed_point, self.factor_bounds
         unions.check_block(self.block, self.kept)
         if self.block > 1 and self.feedback == "paper":
             raise ConfigurationError(
@@ -106,6 +109,11 @@ class Parameters:
     def signs_modulus(self) -> int:
         """2C + 1, the ring in which signs are added."""
         return signs.modulus(self.clients)
+
+    @property
+    def levels_modulus(self) -> int:
+        """C·(2^b - 1) + 1, the ring in which levels on a shared mask are added."""
+        return masks.modulus(self.clients, self.bits)
 
     @property
     def factors_modulus(self) -> int:

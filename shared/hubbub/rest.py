@@ -91,6 +91,8 @@ class RunView(BaseModel):
     strategy: str
     block: int
     """Neighbouring indices that sec-union chooses together; 1 in every other strategy."""
+    bits: int
+    """Bits in which shared-mask gives the change of a coordinate; 2 in every other strategy."""
     wire: str
     task: str
     parameters: int

@@ -51,7 +51,13 @@ class RunOptions:
     learning_rate: Annotated[
         float | None, Option(help="Learning rate of local training instead of the task's own.")
     ] = None
-    rho: Annotated[float, Option(help="Share of the parameters that a client sends (the paper's ρ).")] = 0.1
+    rho: Annotated[
+        float | None,
+        Option(
+            help="Share of the parameters that a client sends (the paper's ρ).",
+            shown_default="0.1; 0.03 with shared-mask",
+        ),
+    ] = None
     q: Annotated[int, Option(help="Bits of a mark in sec-union, 1 to 32.")] = 1
     block: Annotated[
         int,
@@ -60,6 +66,14 @@ class RunOptions:
             " more."
         ),
     ] = 1
+    bits: Annotated[
+        int,
+        Option(
+            min=1,
+            max=4,
+            help="Bits of a coordinate's change in shared-mask; 1 is cheaper and shows clients more.",
+        ),
+    ] = 2
     alpha_rule: Annotated[
         AlphaRule,
         Option(

@@ -16,7 +16,7 @@ import pytest
 from numpy.linalg import norm
 
 from hubbub.messages.manifest import Manifest
-from hubbub.strategies.base import Theta
+from hubbub.strategies.base import Indices, Theta
 from hubbub.strategies.secure import SecureRound
 from hubbub_coordinator.phases import run as runs
 from hubbub_local.federation import start_federation
@@ -62,8 +62,8 @@ def corrupt_some(
     """
     begin, names = RoundJobs._begin, manifest.clients[CLIENTS - corrupt :]
 
-    def begin_corruptly(jobs: RoundJobs, space: Workspace, learnt: Learnt) -> OpenRound:
-        opened = begin(jobs, space, learnt)
+    def begin_corruptly(jobs: RoundJobs, space: Workspace, learnt: Learnt, *, mask: Indices | None) -> OpenRound:
+        opened = begin(jobs, space, learnt, mask=mask)
         if jobs.me in names and jobs.key.round in rounds:
             mine, parameters = inner_of(opened.client_round), manifest.protocol_parameters
             assert isinstance(mine, SecureRound)

@@ -2,8 +2,8 @@
 
 Written from the paper with numpy alone; nothing is shared, packed or sent. Marks, signs and factors are added as
 plain integers, and dropout is what it means for the sums: members contribute, everybody steps, who was left out
-keeps its whole update. Sums of numbers as they are, which the paper's Alg. 1 is for, are here too; of those nobody
-keeps anything.
+keeps its whole update. Sums of numbers as they are, which the paper's Alg. 1 is for, and levels on a mask, which
+are not in the paper, are here too; of those nobody keeps anything.
 """
 
 import hashlib
@@ -16,12 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.crypto.stream import AesCtrStream
-from hubbub_trainer.learning.task import Learner, Task
+from hubbub_trainer.fingerprint import tensor_sizes
+from hubbub_trainer.learning.task import Adjustable, Learner, Task
 
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]
+MASKED = "shared-mask"
+SPREAD = {1: 1.0, 2: 2.2, 3: 3.0, 4: 4.0}
 BatchSeed = Callable[[int, int], int]
 """Client index and round number to the seed of its batches."""
+MaskKey = Callable[[int], bytes]
+"""Round number to the key of the stream that all clients draw their mask from."""
 MarksKey = Callable[[int, int], bytes]
 """Client index and round number to the key of the stream that its marks are drawn from."""
 
@@ -85,6 +90,8 @@ class Method:
     alpha_rule: str = "norm"
     feedback: str = "lost"
     block: int = 1
+    bits: int = 2
+    learning_rate: float | None = None
     kappa: float = math.inf
     first_factor_bound: float = math.inf
     factor_floor: float = 0.0
@@ -105,6 +112,7 @@ class PlainFederation:
         batch_seed: BatchSeed,
         method: Method | None = None,
         marks_key: MarksKey = lambda *_: bytes(32),
+        mask_key: MaskKey = lambda _: bytes(32),
     ) -> None:
         self._method = method or Method()
         if self._method.strategy not in RULES:
@@ -120,6 +128,8 @@ class PlainFederation:
         self._steps = local_steps
         self._batch_seed = batch_seed
         self._marks_key = marks_key
+        self._mask_key = mask_key
+        self._tensors = tensor_sizes(task)
         self._q = FixedPoint.for_clients(clients, alpha_max)
         self._signed_q = FixedPoint.for_clients(clients, alpha_max, bits=31)
         self.clients = [
@@ -132,6 +142,8 @@ class PlainFederation:
     ) -> None:
         """One round over these members (by default all); all step, also who is no member or did not train."""
         chosen = range(len(self.clients)) if members is None else members
+        if self._method.strategy == MASKED:
+            self.union = draw_mask(self._tensors, self._kept, self._mask_key(number))
         inside: list[Member] = []
         for index, client in enumerate(self.clients):
             if index not in idle:
@@ -149,7 +161,12 @@ class PlainFederation:
 
     def _train(self, index: int, number: int) -> Floats:
         client, seed = self.clients[index], self._batch_seed(index, number)
-        training = client.learner.train(
+        learner, masked = client.learner, self._method.strategy == MASKED
+        if masked or self._method.learning_rate is not None:
+            assert isinstance(learner, Adjustable)
+            movable = self.union if masked else None
+            learner = learner.adjusted(learning_rate=self._method.learning_rate, movable=movable)
+        training = learner.train(
             self.theta, steps=self._steps, seed=seed, progress=lambda *_: None, memory=client.memory
         )
         client.memory = training.memory
@@ -160,6 +177,12 @@ class PlainFederation:
     def _compress(self, member: Member, key: bytes) -> None:
         """D = sgn(Top-k(X)), and α by the rule; ties go to the lower index."""
         x = member.x
+        if self._method.strategy == MASKED:
+            change = x[self.union]
+            mean = math.fsum(abs(float(value)) for value in change) / change.size
+            member.alpha = SPREAD[self._method.bits] * mean
+            member.marks = choose_levels(change, self._q.read(self._q.write(member.alpha)), self._method.bits, key)
+            return
         if self._method.block > 1:
             member.blocks = choose_blocks(x, self._method.block, self._kept // self._method.block)
             count = math.ceil(x.size / self._method.block)
@@ -224,6 +247,19 @@ class PlainFederation:
             member.client.delta = member.x - alpha * sent.astype(np.float32)
         self.means.append(applied)
         self._step(members, applied)
+
+    def _add_levels(self, members: Sequence[Member]) -> None:
+        """shared-mask: θ moves by (mean α)·(mean level) on V, where a level is a number from -1 to 1."""
+        top = 2**self._method.bits - 1
+        mean = self._q.read(sum(self._q.write(member.alpha) for member in members)) / len(members)
+        self.means.append(self._bound(mean))
+        total = np.sum([2 * member.marks - top for member in members], axis=0)
+        mean_level = total.astype(np.float32) / np.float32(len(members) * top)
+        theta = self.theta.copy()
+        theta[self.union] = mean_level * np.float32(self.means[-1]) + theta[self.union]
+        self.theta = theta
+        for client in self.clients:
+            client.delta = np.zeros_like(self.theta)
 
     def _bound(self, mean: float) -> float:
         """At most κ times the lower median of the means that were applied before, of those that are not zero."""
@@ -296,12 +332,62 @@ RULES = {
     "topbinary-sep": PlainFederation._aggregate_separately,
     "sum": PlainFederation._add_numbers,
     "sparse-sum": PlainFederation._add_numbers,
+    MASKED: PlainFederation._add_levels,
     **dict.fromkeys(
         ("no-union", "sec-union", "partial-sec-union", "plaintext-union", "two-phases"),
         PlainFederation._aggregate_securely,
     ),
 }
 """Strategy to what its members' inputs come to; `two-phases` is no-union in two phases."""
+
+
+def draw_mask(tensors: Sequence[int], n: int, key: bytes) -> Integers:
+    """n coordinates; of each tensor as many as its share by the root of its size, those with the least words.
+
+    Shares are rounded down, and what is then missing goes to the tensors that lost most by it. A tensor whose
+    share is at least its size is chosen whole, and the others share what is left.
+    """
+    shares = [Fraction(0)] * len(tensors)
+    roots = [Fraction(math.isqrt(size * 4**32), 2**32) for size in tensors]
+    while True:
+        parts = [place for place in range(len(tensors)) if shares[place] < tensors[place]]
+        left = n - sum(size for place, size in enumerate(tensors) if place not in parts)
+        for place in parts:
+            shares[place] = left * roots[place] / sum(roots[each] for each in parts)
+        if not any(shares[place] >= tensors[place] for place in parts):
+            break
+        shares = [
+            Fraction(0) if share < size else Fraction(size) for share, size in zip(shares, tensors, strict=True)
+        ]
+    counts = [math.floor(share) for share in shares]
+    by_loss = sorted(range(len(tensors)), key=lambda place: (counts[place] - shares[place], place))
+    for place in by_loss[: n - sum(counts)]:
+        counts[place] += 1
+    stream, mask, start = AesCtrStream(key), list[int](), 0
+    for size, count in zip(tensors, counts, strict=True):
+        words = [0] * size
+        if 0 < count < size:
+            drawn = np.zeros(4 * size, dtype=np.uint8)
+            stream.fill(drawn)
+            words = [int.from_bytes(drawn[4 * place : 4 * place + 4].tobytes(), "little") for place in range(size)]
+        least = sorted(range(size), key=lambda place: (words[place], place))[:count]
+        mask += [start + place for place in sorted(least)]
+        start += size
+    return np.array(mask, dtype=np.int64)
+
+
+def choose_levels(change: Floats, alpha: float, bits: int, key: bytes) -> Integers:
+    """A level from 0 to 2^b - 1 for each change, the nearer of two more often; one bit is the sign."""
+    top, stream, word = 2**bits - 1, AesCtrStream(key), np.zeros(4, dtype=np.uint8)
+    levels = []
+    for value in map(float, change):
+        if bits == 1:
+            part = math.copysign(1, value) if value else 0.0
+        else:
+            part = max(-1.0, min(1.0, value / alpha)) if alpha else 0.0
+        stream.fill(word)
+        levels.append(math.floor((part + 1) * (top / 2) + int.from_bytes(word.tobytes(), "little") / 2**32))
+    return np.array(levels, dtype=np.int64)
 
 
 def choose_blocks(x: Floats, block: int, count: int) -> list[int]:

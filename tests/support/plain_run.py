@@ -17,6 +17,9 @@ def run_plainly(manifest: Manifest, task: Task, *, demo_seed: int) -> PlainFeder
         secret = ClientSecret.for_demo(demo_seed, index)
         return secret.key_for("strategy", run=manifest.run_id, round_number=number)
 
+    def mask_key(number: int) -> bytes:
+        return ClientSecret.for_demo(demo_seed, None).key_for("mask", run=manifest.run_id, round_number=number)
+
     return PlainFederation(
         task,
         clients=len(manifest.clients),
@@ -31,9 +34,12 @@ def run_plainly(manifest: Manifest, task: Task, *, demo_seed: int) -> PlainFeder
             alpha_rule=manifest.alpha_rule,
             feedback=manifest.feedback,
             block=manifest.block,
+            bits=manifest.bits,
+            learning_rate=manifest.learning_rate,
             kappa=manifest.kappa,
             first_factor_bound=manifest.first_factor_bound,
             factor_floor=manifest.factor_floor,
         ),
         marks_key=marks_key,
+        mask_key=mask_key,
     )

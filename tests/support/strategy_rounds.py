@@ -18,6 +18,8 @@ from hubbub.protocol.ring import Residues, check_residues, residue_type
 from hubbub.strategies.base import ClientInput, ClientRound, Conclusion, Phase, Release, Strategy, Theta
 
 N = 300
+MASK = np.arange(5, N, 10)
+"""As many coordinates as ρ = 0.1 has."""
 
 
 def setting(
@@ -62,6 +64,7 @@ def make_input(
         samples=10 + 7 * seed,
         stream=AesCtrStream(key_of(seed)),
         history=history,
+        mask=MASK,
         coefficients=coefficients,
     )
 
@@ -70,7 +73,8 @@ def play(
     strategy: Strategy, parameters: Parameters, inputs: Sequence[ClientInput], *, left_out: Sequence[int] = ()
 ) -> list[Conclusion]:
     """Deal, combine and recombine, or gather, phase after phase; everybody absorbs, members contribute."""
-    rounds = [strategy.begin(parameters, mine) for mine in inputs]
+    mask = strategy.draw_mask(parameters, (parameters.model_size,), AesCtrStream(key_of(0)))
+    rounds = [strategy.begin(parameters, replace(mine, mask=mask)) for mine in inputs]
     members = [each for place, each in enumerate(rounds) if place not in left_out]
     for phase in strategy.phases:
         gathering = phase.gather(parameters)

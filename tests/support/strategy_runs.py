@@ -37,7 +37,7 @@ N, KEPT = 203, 20
 TASK = SyntheticTask(N)
 SEED, DEMO_SEED = 7, 11
 SIZES = [(c, s) for c in (2, 5, 8) for s in (2, 3, 5)]
-SECURE = ("no-union", "sec-union", "partial-sec-union", "plaintext-union")
+SECURE = ("no-union", "sec-union", "partial-sec-union", "plaintext-union", "shared-mask")
 BASELINES = ("fedavg", "topbinary-direct", "topbinary-sep")
 Q = 3
 
@@ -105,6 +105,10 @@ def bits_by_kind(manifest: Manifest, union_size: int) -> tuple[dict[str, int], d
     if manifest.strategy in baselines:
         return *baselines[manifest.strategy], True
     tags = INTEGER_TAGS + MARK_TAGS.get(manifest.strategy, 0)
+    if manifest.strategy == "shared-mask":
+        levels_bits = (3 * len(manifest.cohort)).bit_length()  # ⌈log2(3C + 1)⌉
+        masked = {"levels": levels_bits * KEPT, "factors": 32, "tags": tags}
+        return masked, masked, False
     sums = {"signs": signs_bits * union_size, "factors": 32, "tags": tags}
     if manifest.block > 1:
         sums["signs"] = counts_bits * union_size
@@ -163,10 +167,13 @@ DENSE_WORDS = {
     3: (40, 64),
     5: (24, 56),
     6: (17, 44),
+    7: (17, 48),
     8: (1, 3),
     9: (20, 64),
     11: (16, 56),
+    16: (1, 4),
     17: (15, 62),
+    25: (12, 56),
     2**32: (1, 32),
 }
 """How many residues make a number of how many bits, written out a second time."""
@@ -181,7 +188,10 @@ def expected_compact(manifest: Manifest, union_size: int) -> dict[Share, int]:
     """One full share, seeds that count as the phase's first vector, S - 1 sums across, one sum to each client."""
     clients, servers = manifest.clients, manifest.aggregators
     signs_modulus = len(clients) + 1 if manifest.block > 1 else 2 * len(clients) + 1
-    signs = {"signs": dense_bits(union_size, signs_modulus), "factors": 32, "tags": INTEGER_TAGS}
+    values = {"signs": dense_bits(union_size, signs_modulus)}
+    if manifest.strategy == "shared-mask":
+        values = {"levels": dense_bits(KEPT, 3 * len(clients) + 1)}
+    signs = {**values, "factors": 32, "tags": INTEGER_TAGS}
     marks = {
         "sec-union": dense_bits(count_marks(manifest), 2**Q),
         "partial-sec-union": dense_bits(N, len(clients) + 1),
@@ -192,7 +202,7 @@ def expected_compact(manifest: Manifest, union_size: int) -> dict[Share, int]:
     for phase in [*phases, signs]:
         # Which server combines goes round with round and phase; over all servers it is what one of them sends.
         for kind, bits in phase.items():
-            seeds = 256 * (len(servers) - 1) if kind in {"union", "signs"} else 0
+            seeds = 256 * (len(servers) - 1) if kind in {"union", "signs", "levels"} else 0
             shares.update({(client, "up", kind): bits + seeds for client in clients})
             shares[PartyId("combiner"), "down", kind] += len(clients) * bits
             shares[PartyId("others"), "across", kind] += (len(servers) - 1) * bits

@@ -1,9 +1,11 @@
 """A learner and a task around another, which pass everything on: a subclass overrides one method."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from hubbub.protocol.metrics import Metric, Scores
-from hubbub_trainer.learning.task import Learner, ProgressCallback, Task, Theta, Training
+from hubbub_trainer.learning.task import Adjustable, Learner, ProgressCallback, Task, Theta, Training
 
 
 @dataclass
@@ -11,6 +13,18 @@ class WrappedLearner:
     """Another learner."""
 
     inner: Learner
+    _changes: dict[str, Any] = field(default_factory=dict, init=False)
+    """How the learner inside is adjusted when it trains."""
+
+    @property
+    def adjusted(self) -> Callable[..., Learner]:
+        _ = self.inner.adjusted  # type: ignore[attr-defined]  # Raises if it has none.
+        return self._adjust
+
+    def _adjust(self, **changes: Any) -> Learner:
+        """This learner itself, which counts rounds or the like."""
+        self._changes = changes
+        return self
 
     @property
     def samples(self) -> int:
@@ -23,7 +37,12 @@ class WrappedLearner:
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
     ) -> Training:
-        return self.inner.train(theta, steps=steps, seed=seed, progress=progress, memory=memory)
+        inner = (
+            self.inner.adjusted(**self._changes)
+            if isinstance(self.inner, Adjustable) and self._changes
+            else self.inner
+        )
+        return inner.train(theta, steps=steps, seed=seed, progress=progress, memory=memory)
 
     def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
         return self.inner.evaluate(theta, memory=memory)
@@ -42,6 +61,11 @@ class WrappedTask:
     @property
     def metrics(self) -> tuple[Metric, ...]:
         return self.inner.metrics
+
+    @property
+    def layout(self) -> Mapping[str, tuple[int, ...]]:
+        layout: Mapping[str, tuple[int, ...]] = self.inner.layout  # type: ignore[attr-defined]  # Raises if it has none.
+        return layout
 
     def count_parameters(self) -> int:
         return self.inner.count_parameters()

@@ -150,6 +150,7 @@ def _summarise(run: RunId, state: runs.State, data: CoordinatorRun, last: Last) 
         "reason": data.reason,
         "strategy": manifest.strategy,
         "block": manifest.block,
+        "bits": manifest.bits,
         "wire": manifest.wire,
         "task": manifest.task,
         "parameters": manifest.parameters,

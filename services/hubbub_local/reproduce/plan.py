@@ -25,10 +25,14 @@ class Method:
     q: int = 1
     feedback: Feedback = "lost"
     block: int = 1
+    rho: float | None = None
+    """ρ of this method; None for that of the settings."""
 
     @property
     def label(self) -> str:
         """Name in reports."""
+        if self.rho is not None:
+            return f"{self.name}, ρ = {self.rho:g}"
         if self.strategy != "sec-union":
             return self.name
         letter = ", to the letter" if self.feedback == "paper" else ""
@@ -59,6 +63,7 @@ METHODS = {
         Method(name="sec-union-blocks", strategy="sec-union", block=BLOCK),
         Method(name="sec-union-blocks-q2", strategy="sec-union", q=2, block=BLOCK),
         *(Method(name=name, strategy=name) for name in ("partial-sec-union", "plaintext-union")),
+        Method(name="shared-mask", strategy="shared-mask", rho=STRATEGIES["shared-mask"].usual_rho),
     )
 }
 
@@ -79,6 +84,8 @@ class Settings:
     local_steps: int = 100
     wire: WireMode = "paper"
     """The default is the paper's wire mode, which Table 3 counts."""
+    learning_rate: float | None = None
+    """None for the task's own, or that recommended for a mask."""
 
     def __post_init__(self) -> None:
         if not 0 < self.target <= 1:
@@ -111,7 +118,8 @@ class Settings:
             rounds=self.max_rounds,
             target=self.target,
             local_steps=self.local_steps,
-            rho=self.rho,
+            rho=self.rho if method.rho is None else method.rho,
+            learning_rate=self.learning_rate,
             seed=seed,
             wire=self.wire,
         )

@@ -205,9 +205,12 @@ class ClientSecret:
         return self._key
 
     @classmethod
-    def for_demo(cls, seed: int, index: int) -> ClientSecret:
-        """Return a stand-in that is not secret: seeds follow from (seed, client index, round) alone."""
-        return cls(f"hubbub demo {seed} {index}".encode(), bind_run=False)
+    def for_demo(cls, seed: int, index: int | None) -> ClientSecret:
+        """Return a stand-in that is not secret: seeds follow from (seed, client index, round) alone.
+
+        Without an index it is the same at all clients.
+        """
+        return cls(f"hubbub demo {seed} {'all' if index is None else index}".encode(), bind_run=False)
 
     def seed_for(self, purpose: str, *, run: RunId, round_number: int) -> int:
         """Derive a seed for one purpose in one round."""

@@ -22,6 +22,7 @@ from hubbub.ids import PARTY_ID_PATTERN, RUN_ID_PATTERN, AlphaRule, Feedback, Pa
 from hubbub.messages.envelope import Claim, WireMark
 from hubbub.parameters import FACTOR_FLOOR, FIRST_FACTOR_BOUND, KAPPA, Parameters
 from hubbub.protocol.layout import MIN_CHUNK_BYTES
+from hubbub.protocol.masks import DEFAULT_BITS
 from hubbub.protocol.metrics import Metric, MetricKind, ScoreSheet, ScoreWeights, check_metrics
 
 Name = Annotated[PartyId, StringConstraints(pattern=PARTY_ID_PATTERN), WireMark.PARTY]
@@ -39,6 +40,8 @@ LEFT_OUT_IF_ONE = Field(exclude_if=lambda value: value == 1)
 """Left out in the same way."""
 TAKES_BLOCKS = "sec-union"
 """The one strategy whose union can be over blocks."""
+TAKES_BITS = "shared-mask"
+"""The one strategy that sends levels."""
 
 CHUNK_BYTES = 1 << 20
 MAX_CHUNK_BYTES = 8 << 20
@@ -141,6 +144,8 @@ class Manifest(Claim):
     q: int = 1
     block: Annotated[int, LEFT_OUT_IF_ONE] = 1
     """Neighbouring indices that sec-union chooses together; above 1, every client sends signs for all of V."""
+    bits: Annotated[int, Field(exclude_if=lambda value: value == DEFAULT_BITS)] = DEFAULT_BITS
+    """Bits in which shared-mask gives the change of a coordinate."""
     kappa: float = KAPPA
     """A round's mean factor is clamped at this many times the lower median of those of the rounds before it."""
     first_factor_bound: float = FIRST_FACTOR_BOUND
@@ -212,6 +217,8 @@ class Manifest(Claim):
             raise ValueError(
                 f"blocks of indices are for {TAKES_BLOCKS} alone: leave block out, or choose that strategy"
             )
+        if self.bits != DEFAULT_BITS and self.strategy != TAKES_BITS:
+            raise ValueError(f"bits are for {TAKES_BITS} alone: leave bits out, or choose that strategy")
         return self
 
     @model_validator(mode="after")
@@ -257,6 +264,7 @@ class Manifest(Claim):
             feedback=self.feedback,
             wire=self.wire,
             verified=self.verified,
+            bits=self.bits,
         )
 
     @property

@@ -62,15 +62,20 @@ def apply_sum_on(
 
 
 def are_sums_possible(
-    signs_sum: NDArray[np.signedinteger], factors_sum: int, members: int, fixed_point: FixedPoint
+    signs_sum: NDArray[np.signedinteger],
+    factors_sum: int,
+    members: int,
+    fixed_point: FixedPoint,
+    *,
+    largest: int = 1,
 ) -> bool:
-    """Say whether any inputs of `members` clients have these sums.
+    """Say whether any inputs of `members` clients have these sums; an entry of one client is `largest` at most.
 
     This reads sums and public parameters, and nothing of a client's own input.
     """
     largest_sign = max(int(signs_sum.max(initial=0)), -int(signs_sum.min(initial=0)))
     largest_factor = members * fixed_point.to_ring(fixed_point.alpha_max)
-    return (largest_sign <= members) & (0 <= factors_sum <= largest_factor)
+    return (largest_sign <= members * largest) & (0 <= factors_sum <= largest_factor)
 
 
 History = tuple[float, ...]

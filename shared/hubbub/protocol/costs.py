@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from hubbub.errors import ConfigurationError
 from hubbub.ids import WireMode
-from hubbub.protocol import signs, tags, unions
+from hubbub.protocol import masks, signs, tags, unions
 from hubbub.protocol.layout import DENSE
 from hubbub.protocol.packing import element_bits
 
@@ -88,6 +88,11 @@ def tags_bits(kind: tags.Kind, q: int, heads: Headcount, wire: WireMode = "paper
 def pluses_bits(n: int, heads: Headcount, wire: WireMode = "paper") -> int:
     """Sum of Signs where every client sends a sign for all n indices: 2·S·C·n·⌈log2(C + 1)⌉."""
     return secure_sum_bits(n, unions.modulus(heads.cohort), heads, wire) + seeds_bits(heads, wire)
+
+
+def levels_bits(n: int, bits: int, heads: Headcount, wire: WireMode = "paper") -> int:
+    """Sum of n levels of b bits over a shared mask: 2·S·C·n·⌈log2(C·(2^b - 1) + 1)⌉."""
+    return secure_sum_bits(n, masks.modulus(heads.cohort, bits), heads, wire) + seeds_bits(heads, wire)
 
 
 def partial_sec_union_bits(parameters: int, heads: Headcount, wire: WireMode = "paper") -> int:

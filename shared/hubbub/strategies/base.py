@@ -167,6 +167,8 @@ class ClientInput:
     silent: bool = False
     """True if training failed here. The client takes part and contributes nothing: zeros with α = 0. Its
     accumulator stays as it was. The others see a member like any other."""
+    mask: Indices | None = field(default=None, repr=False)
+    """The coordinates that were trained, if the strategy draws a mask."""
     coefficients: CoefficientsIn | None = field(default=None, repr=False)
     """Secret coefficients of the tags in this round, required if the run's sums are verified."""
 
@@ -225,8 +227,8 @@ class ClientRound(Protocol):
         """Apply the round. A client that was left out keeps its whole update in its accumulator."""
 
 
-Support = Literal["dense", "union", "lossy union"]
-"""The indices that a sum is over: all, those that somebody chose, or those less some that the union loses."""
+Support = Literal["dense", "mask", "union", "lossy union"]
+"""The indices that a sum is over: all; a drawn mask; those that clients chose; those less some that are lost."""
 ServersLearn = Literal["nothing", "indices"]
 NOTHING = "nothing"
 
@@ -261,6 +263,8 @@ class Strategy(Protocol):
     """The phases of a round, in order."""
     support: Support
     """The indices that the last phase sums over; q and blocks are for a union that loses some."""
+    usual_rho: float = 0.1
+    """ρ of a run that does not ask for another."""
     reveals: str = ""
     """A sentence on what a server learns of a single client; empty if nothing."""
     repeats: bool = False
@@ -271,6 +275,14 @@ class Strategy(Protocol):
 
     def exposure(self, parameters: Parameters) -> Exposure:
         """Tell what servers and clients learn in a run."""
+
+    def draw_mask(self, parameters: Parameters, tensors: Sequence[int], stream: RandomStream) -> Indices | None:
+        """Draw the coordinates that clients train in a round; None, as by default, for all of them.
+
+        The model is made of tensors of these sizes. The stream is the same at all clients, and no server has it.
+        """
+        del parameters, tensors, stream
+        return None
 
     def begin(self, parameters: Parameters, mine: ClientInput) -> ClientRound:
         """Begin a client's round after local training."""

@@ -17,7 +17,7 @@ from typing import get_args
 from hubbub.errors import ConfigurationError
 from hubbub.ids import WireMode
 from hubbub.parameters import Parameters
-from hubbub.protocol import costs, leakage, unions
+from hubbub.protocol import costs, leakage, masks, unions
 from hubbub.protocol.costs import Headcount
 from hubbub.protocol.metrics import CLASSIFICATION, ScoreSheet
 from hubbub.strategies import scores
@@ -46,6 +46,7 @@ class Question:
     rounds: int = 1
     wire: WireMode = "compact"
     block: int = 1
+    bits: int = masks.DEFAULT_BITS
     verified: bool = True
 
     def __post_init__(self) -> None:
@@ -72,6 +73,7 @@ class Question:
             q=self.q,
             wire=self.wire,
             block=self.block,
+            bits=self.bits,
             verified=self.verified,
         )
 
@@ -108,6 +110,8 @@ class Row:
     """1 where indices are chosen one by one."""
     runnable: bool
     union_size: int
+    bits: int | None = None
+    """Bits of a level, where levels are sent."""
     phases: Mapping[str, int]
     paper_bits_per_round: int
     """The same round as in the paper: on its wire, and without tags."""
@@ -128,7 +132,9 @@ class Row:
 
     @property
     def label(self) -> str:
-        """The strategy's name, with q and b where it has them."""
+        """The strategy's name, with q and b, or bits, where it has them."""
+        if self.bits is not None:
+            return f"{self.strategy} ({self.bits} bit{'s' if self.bits > 1 else ''})"
         if self.q is None:
             return self.strategy
         return f"{self.strategy} (q = {self.q}{f', b = {self.block}' if self.block > 1 else ''})"
@@ -150,7 +156,7 @@ class Plan:
     servers_learn: ServersLearn
     recommended: Row
     lossless: Row
-    """The cheapest among those that lose no index."""
+    """The cheapest among those in which all that clients choose is summed: none is lost, or left to a mask."""
 
     @property
     def scores_bits(self) -> int:
@@ -187,7 +193,7 @@ def plan(question: Question, *, servers_learn: ServersLearn = "nothing") -> Plan
         block_leakage=by_blocks,
         servers_learn=servers_learn,
         recommended=_cheapest(allowed),
-        lossless=_cheapest([row for row in allowed if row.q is None]),
+        lossless=_cheapest([row for row in allowed if row.q is None and row.bits is None]),
     )
 
 
@@ -243,6 +249,7 @@ def _row(strategy: Strategy, question: Question, run: Parameters, told: Leakage)
         strategy=strategy.name,
         q=question.q if strategy.support == "lossy union" else None,
         block=run.block,
+        bits=run.bits if strategy.support == "mask" else None,
         runnable=True,
         union_size=size,
         phases=MappingProxyType(dict(strategy.predict_bits(run, question.heads, size))),
@@ -256,6 +263,8 @@ def _row(strategy: Strategy, question: Question, run: Parameters, told: Leakage)
 def _union_size(support: Support, question: Question, run: Parameters, told: Leakage) -> int:
     if support == "dense":
         return question.parameters
+    if support == "mask":
+        return question.kept
     if question.union_size is not None:
         return question.union_size
     lost = told.expected_lost if support == "lossy union" else 0.0

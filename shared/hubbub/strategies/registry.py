@@ -1,11 +1,17 @@
 """Registry of strategies by name."""
 
 from hubbub.errors import ConfigurationError
-from hubbub.strategies import plaintext, secure, sums
+from hubbub.strategies import plaintext, secure, shared_mask, sums
 from hubbub.strategies.verified import Verified
 
 STRATEGIES: dict[str, Verified] = {
-    strategy.name: Verified(strategy) for strategy in (*plaintext.STRATEGIES, *secure.STRATEGIES, *sums.STRATEGIES)
+    strategy.name: Verified(strategy)
+    for strategy in (
+        *plaintext.STRATEGIES,
+        *secure.STRATEGIES,
+        *shared_mask.STRATEGIES,
+        *sums.STRATEGIES,
+    )
 }
 
 

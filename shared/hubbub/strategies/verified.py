@@ -19,11 +19,13 @@ from hubbub.protocol import costs, tags
 from hubbub.protocol.costs import Headcount
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
+from hubbub.protocol.ring import RandomStream
 from hubbub.strategies.base import (
     ClientInput,
     ClientRound,
     Conclusion,
     Exposure,
+    Indices,
     Phase,
     Release,
     Restriction,
@@ -108,11 +110,15 @@ class Verified(Strategy):
     def __init__(self, inner: Strategy) -> None:
         self.inner = inner
         self.name, self.phases, self.support = inner.name, inner.phases, inner.support
-        self.reveals, self.repeats = inner.reveals, inner.repeats
+        self.usual_rho, self.reveals, self.repeats = inner.usual_rho, inner.reveals, inner.repeats
 
     def exposure(self, parameters: Parameters) -> Exposure:
         """As without: tags tell clients nothing that the sum does not."""
         return self.inner.exposure(parameters)
+
+    def draw_mask(self, parameters: Parameters, tensors: Sequence[int], stream: RandomStream) -> Indices | None:
+        """Draw the inner strategy's mask."""
+        return self.inner.draw_mask(parameters, tensors, stream)
 
     def begin(self, parameters: Parameters, mine: ClientInput) -> VerifiedRound:
         """Begin a client's round."""

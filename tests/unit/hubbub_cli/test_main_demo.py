@@ -31,7 +31,7 @@ def test_the_report_of_every_strategy(strategy: str, tmp_path: Path, quiet: Hubb
     report, shown = run_demo(tmp_path, "--strategy", strategy, "--wire", "paper", "--q", "3", hubbub=quiet)
 
     assert (report["strategy"], report["clients"], report["servers"]) == (strategy, 5, 2)
-    assert (report["parameters"], report["rho"]) == (300, 0.1)
+    assert (report["parameters"], report["rho"]) == (300, STRATEGIES[strategy].usual_rho)
     assert len(bytes.fromhex(report["model_sha256"])) == 32
     assert [each["round"] for each in report["rounds"]] == [1, 2]
     for each in report["rounds"]:

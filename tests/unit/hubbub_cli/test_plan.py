@@ -25,9 +25,9 @@ def test_json_is_all_that_is_printed_and_has_every_row(hubbub: Hubbub) -> None:
     assert (answer["kept"], answer["q"], answer["rounds"]) == (6_170, 5, 17)
     assert rows["sec-union"]["bits_in_all"] == 17 * 20 * (61_706 * 5 + 18_253 * 4 + 32 + 128 * 5 + 3 * 64)
     assert rows["bonawitz"]["bits_in_all"] == 17 * 5 * (2 * 5 * 256 + 21 * 256 + 2 * 61_706 * 32)
-    assert len(rows) == len(answer["strategies"]) == 12
+    assert len(rows) == len(answer["strategies"]) == 13
     assert [name for name, row in rows.items() if not row["trains"]] == ["sum", "sparse-sum"]
-    assert answer["recommended"] == "plaintext-union"
+    assert (answer["recommended"], answer["recommended_without_loss"]) == ("shared-mask", "plaintext-union")
 
 
 def test_json_by_default_is_of_the_compact_wire_and_an_estimated_union_and_says_who_learns_what(
@@ -47,7 +47,8 @@ def test_json_by_default_is_of_the_compact_wire_and_an_estimated_union_and_says_
     assert learns["plaintext-union"] == (False, True, False)
     assert learns["bonawitz"] == (False, False, True)
     assert learns["sec-union"] == (False, False, False)
-    assert answer["recommended"] == "sec-union"
+    assert (answer["bits"], rows["shared-mask"]["bits"], rows["no-union"]["bits"]) == (2, 2, None)
+    assert answer["recommended"] == "shared-mask"
 
 
 def test_what_a_scored_round_takes_besides_is_said(hubbub: Hubbub) -> None:
@@ -67,7 +68,6 @@ def test_blocks_are_planned_beside_the_flat_union_and_what_they_tell_is_said(hub
     assert rows["sec-union"]["bits_per_round"] < flat["sec-union"]["bits_per_round"] / 2
     assert rows["sec-union"]["clients_learn_besides_union"] == "all signs on V that agree"
     assert not any(rows["sec-union"]["server_learns"].values())
-    assert (answer["recommended"], answer["recommended_block"]) == ("sec-union", 16)
     assert isinstance(answer["block_leakage"], dict)
     assert "sec-union (q = 1, b = 16)" in told
     assert "loses 282 of 1,577 blocks" in told
@@ -105,7 +105,8 @@ def test_an_estimate_is_called_one_and_both_formulas_are_told(hubbub: Hubbub) ->
     assert "|V| is estimated from independent choices" in text
     assert "sec-union (q = 1) loses 4,525 of 25,267 indices (17.91%); by the paper's formula 2,513." in text
     assert "was alone with 93.09%; by the paper's formula 97.39%." in text
-    assert ": sec-union" in text.split("Cheapest if servers")[1]
+    assert ": shared-mask" in text.split("Cheapest if servers")[1]
+    assert "data owners' policies must name it" in text
 
 
 @pytest.mark.parametrize("columns", [80, 100, 120])
@@ -121,6 +122,7 @@ def test_the_table_fits_and_loses_no_cell(hubbub: Hubbub, columns: int) -> None:
     [
         (("--q", "0"), "q is 0; marks of SecUnion have from 1 to 32 bits"),
         (("--rho", "1.5"), "rho is 1.5"),
+        (("--bits", "5"), "bits is 5; levels of shared-mask have from 1 to 4 bits"),
         (("--clients", "1"), "1 clients: at least 2 are needed"),
         (("--servers", "1"), "at least 2 servers, not 1"),
         (("--union-size", "30851"), "from 0 to 30850 together"),

@@ -9,7 +9,7 @@ from hubbub_local.attribution import Attribution, MeasuredLearner, MeasuredTask
 from hubbub_trainer.learning.networks import LenetTask
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Adjustable, HasLearningRate
-from support.wrapped_learner import WrappedLearner
+from support.numbers_task import NumbersTask
 
 
 def test_training_and_evaluation_are_not_the_protocols_and_give_what_they_gave() -> None:
@@ -40,7 +40,7 @@ def test_an_adjusted_learner_is_measured_too_and_one_that_cannot_be_adjusted_doe
 
     assert np.array_equal(np.flatnonzero(trained != theta), movable)
     assert list(task.training_s) == [1]
-    plain_learner = WrappedLearner(plain.learner(index=1, clients=2, seed=3))
+    plain_learner = NumbersTask([np.zeros(5, np.float32)]).learner(index=0, clients=1, seed=0)
     assert not isinstance(MeasuredLearner(plain_learner, 1, {}, attribution), Adjustable)
 
 

@@ -18,7 +18,7 @@ from hubbub_trainer.policy import Policy
 from support.builders import aggregator_names, client_names, make_cohort, make_manifest
 
 OTHER = "f" * 64
-PRIVATE = [name for name, strategy in STRATEGIES.items() if not (strategy.reveals or strategy.repeats)]
+PRIVATE = ("no-union", "sec-union", "partial-sec-union")
 SCORED = tuple(MetricClaim.of(metric) for metric in BINARY)
 SUMS = [name for name, strategy in STRATEGIES.items() if strategy.repeats]
 REVEALING = [name for name, strategy in STRATEGIES.items() if strategy.reveals]
@@ -199,6 +199,18 @@ def test_what_shows_a_server_anything_is_refused_unless_it_is_named(strategy: st
 def test_what_shows_nothing_is_allowed_but_can_be_ruled_out(strategy: str) -> None:
     assert judge(make_policy(), propose(strategy=strategy)) == ()
     assert len(judge(make_policy(strategies=()), propose(strategy=strategy))) == 1
+
+
+def test_a_shared_mask_is_refused_unless_it_is_named_and_with_one_bit_unless_that_is_allowed() -> None:
+    masked, one_bit = propose(strategy="shared-mask"), propose(strategy="shared-mask", bits=1)
+    named = make_policy(strategies=("shared-mask",))
+
+    (objection,) = judge(make_policy(), masked)
+    assert "'shared-mask' (no server learns anything of one client)" in objection
+    assert judge(named, masked) == ()
+    (objection,) = judge(named, one_bit)
+    assert "bits = 1, the policy asks for at least 2, since with one bit a coordinate" in objection
+    assert judge(make_policy(strategies=("shared-mask",), min_bits=1), one_bit) == ()
 
 
 @pytest.mark.parametrize("strategy", SUMS)

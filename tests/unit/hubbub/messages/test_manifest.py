@@ -86,6 +86,7 @@ OTHER_VALUES: dict[str, object] = {
     "rho": 0.2,
     "parameters": 101,
     "alpha_max": 8.0,
+    "bits": 3,
     "kappa": 3.0,
     "first_factor_bound": 0.2,
     "factor_floor": 0.002,
@@ -161,11 +162,10 @@ def test_every_field_changes_the_run_id(subtests: pytest.Subtests) -> None:
     assert set(OTHER_VALUES) | SINGLE_VALUED == set(Manifest.model_fields)
     for field, value in OTHER_VALUES.items():
         with subtests.test(field):
-            # The one strategy whose union can be over blocks.
             metrics = (ACCURACY,) if field == "target" else ()
-            fields = dict(
-                make_manifest(strategy="no-union" if field == "strategy" else "sec-union", metrics=metrics)
-            )
+            # The one strategy that has blocks, and the one that has bits.
+            strategy = {"strategy": "no-union", "bits": "shared-mask"}.get(field, "sec-union")
+            fields = dict(make_manifest(strategy=strategy, metrics=metrics))
             before = Manifest.model_validate(fields)
 
             assert Manifest.model_validate({**fields, field: value}).run_id != before.run_id
@@ -226,6 +226,8 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
         {"strategy": "sec-union", "block": 2, "feedback": "paper"},
         "with blocks nothing is said outside of V",
     ),
+    "bits without shared-mask": ({"strategy": "sec-union", "bits": 3}, "bits are for shared-mask alone"),
+    "no bits": ({"strategy": "shared-mask", "bits": 0}, "bits is 0; levels of shared-mask have from 1 to 4 bits"),
     "a block as text": ({"strategy": "sec-union", "block": "2"}, "block: "),
     "min_clients of 1": ({"min_clients": 1}, "min_clients is 1; it must lie between 2 and the 3"),
     "min_clients of 0": ({"min_clients": 0}, "min_clients: "),

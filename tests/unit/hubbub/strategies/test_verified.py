@@ -26,6 +26,7 @@ TAGGED = {
     "sec-union": {"union": MARKS, "signs": INTEGERS},
     "partial-sec-union": {"union": INTEGERS, "signs": INTEGERS},
     "plaintext-union": {"signs": INTEGERS},
+    "shared-mask": {"levels": INTEGERS},
     "sum": {"values": INTEGERS},
     "sparse-sum": {"union": INTEGERS, "values": INTEGERS},
 }

@@ -37,6 +37,8 @@ def test_the_options_of_a_run_carry_all_settings_and_the_methods_switches() -> N
     assert (options.clients, options.servers, options.rho) == (3, 4, 0.2)
     assert (options.local_steps, options.rounds, options.wire) == (7, 9, "compact")
     assert MNIST.demo_options(METHODS["sec-union-blocks"], 0).block == 16
+    assert MNIST.demo_options(METHODS["shared-mask"], 0).rho == 0.03
+    assert METHODS["shared-mask"].label == "shared-mask, ρ = 0.03"
 
 
 def test_data_that_may_be_another_set_tomorrow_are_refused() -> None:
