@@ -49,7 +49,11 @@ class RunOptions:
     rounds: Rounds = 20
     local_steps: Annotated[int, Option(min=1, help="Local steps a round (the paper's E).")] = 100
     learning_rate: Annotated[
-        float | None, Option(help="Learning rate of local training instead of the task's own.")
+        float | None,
+        Option(
+            help="Learning rate of local training.",
+            shown_default="the task's own; higher with shared-mask",
+        ),
     ] = None
     rho: Annotated[
         float | None,

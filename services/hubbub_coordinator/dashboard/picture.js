@@ -120,6 +120,7 @@ function showPromise(detail, about) {
           (detail.wire === "compact" ? ", and that under a mask that only clients can take off." : ".") +
           (detail.block > 1
             ? ` With blocks of ${detail.block}, clients know everybody's signs where all agree.`
-            : ""),
+            : "") +
+          (detail.bits === 1 ? " With one bit, clients know everybody's signs where all agree." : ""),
   );
 }

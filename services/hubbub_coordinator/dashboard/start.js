@@ -35,12 +35,15 @@ export function mountStart(store, { api, onStarted }) {
     if (mode === "paste") return check(field("text").value);
     const target = field("target").value;
     const strategy = field("strategy").value;
+    // These belong to the strategy that they were drawn up with; undefined fields are left out.
+    const own = strategy === based.manifest.strategy ? based.manifest : {};
     return JSON.stringify({
       ...based.manifest,
       rounds: Number(field("rounds").value),
       strategy,
-      // Blocks belong to the strategy that they were drawn up with; undefined fields are left out.
-      block: strategy === based.manifest.strategy ? based.manifest.block : undefined,
+      block: own.block,
+      bits: own.bits,
+      learning_rate: own.learning_rate,
       target: target === "" ? null : Number(target) / unitOf(based.headline),
       nonce: field("nonce").textContent,
     });
