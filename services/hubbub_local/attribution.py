@@ -22,6 +22,7 @@ from hubbub.protocol.metrics import Scores
 from hubbub.runtime.telemetry import context, current_context
 from hubbub_trainer.learning.task import (
     Adjustable,
+    HasLayout,
     HasLearningRate,
     Indices,
     Learner,
@@ -119,6 +120,8 @@ class MeasuredTask:
         self.training_s: dict[int, float] = {}
         self.name, self.metrics = inner.name, inner.metrics
         self.count_parameters, self.initial_model = inner.count_parameters, inner.initial_model
+        if isinstance(inner, HasLayout):
+            self.layout = inner.layout
         if isinstance(inner, HasLearningRate):
             self.learning_rate = inner.learning_rate
 

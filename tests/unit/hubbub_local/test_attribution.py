@@ -6,6 +6,7 @@ import numpy as np
 
 from hubbub.runtime.telemetry import context
 from hubbub_local.attribution import Attribution, MeasuredLearner, MeasuredTask
+from hubbub_trainer.fingerprint import tensor_sizes
 from hubbub_trainer.learning.networks import LenetTask
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import Adjustable, HasLearningRate
@@ -44,10 +45,12 @@ def test_an_adjusted_learner_is_measured_too_and_one_that_cannot_be_adjusted_doe
     assert not isinstance(MeasuredLearner(plain_learner, 1, {}, attribution), Adjustable)
 
 
-def test_a_measured_task_tells_its_learning_rate_if_it_has_one(tmp_path: Path) -> None:
+def test_a_measured_task_tells_its_learning_rate_and_its_layout_if_it_has_them(tmp_path: Path) -> None:
     lenet = LenetTask(data="mnist", cache_folder=tmp_path, announce=print)
     with_rate, without = (MeasuredTask(each, Attribution()) for each in (lenet, SyntheticTask()))
 
     assert isinstance(with_rate, HasLearningRate)
     assert with_rate.learning_rate == lenet.learning_rate
+    assert tensor_sizes(with_rate) == tensor_sizes(lenet), "or its masks would be drawn over all tensors alike"
+    assert tensor_sizes(MeasuredTask(NumbersTask([np.zeros(5, np.float32)]), Attribution())) == (5,)
     assert not isinstance(without, HasLearningRate)
