@@ -36,8 +36,7 @@ export function mountShortcuts(shortcuts) {
 }
 
 function isBusy(target) {
-  return (
-    document.querySelector("dialog[open]") !== null ||
-    target.closest("input, textarea, select, [contenteditable]") !== null
-  );
+  const field = target.closest("input, textarea, select, [contenteditable]");
+  // A field of a dialog that was just closed has the focus for another frame, though nobody sees it.
+  return document.querySelector("dialog[open]") !== null || (field !== null && field.checkVisibility());
 }
