@@ -19,7 +19,7 @@ FROM_DEMO = ("clients", "servers", "rho", "local_steps", "learning_rate", "wire"
 """Options that every run of a reproduction shares, named and explained as in the demo."""
 
 
-@takes_run_options(only=FROM_DEMO, wire="paper", rho=0.1)
+@takes_run_options(only=FROM_DEMO, wire="paper")
 def reproduce(
     dataset: Annotated[
         str,

@@ -25,14 +25,10 @@ class Method:
     q: int = 1
     feedback: Feedback = "lost"
     block: int = 1
-    rho: float | None = None
-    """ρ of this method; None for that of the settings."""
 
     @property
     def label(self) -> str:
         """Name in reports."""
-        if self.rho is not None:
-            return f"{self.name}, ρ = {self.rho:g}"
         if self.strategy != "sec-union":
             return self.name
         letter = ", to the letter" if self.feedback == "paper" else ""
@@ -62,8 +58,7 @@ METHODS = {
         Method(name="sec-union-q5-letter", strategy="sec-union", q=5, feedback="paper"),
         Method(name="sec-union-blocks", strategy="sec-union", block=BLOCK),
         Method(name="sec-union-blocks-q2", strategy="sec-union", q=2, block=BLOCK),
-        *(Method(name=name, strategy=name) for name in ("partial-sec-union", "plaintext-union")),
-        Method(name="shared-mask", strategy="shared-mask", rho=STRATEGIES["shared-mask"].usual_rho),
+        *(Method(name=name, strategy=name) for name in ("partial-sec-union", "plaintext-union", "shared-mask")),
     )
 }
 
@@ -80,7 +75,8 @@ class Settings:
     partition: str = "iid"
     clients: int = 5
     servers: int = 2
-    rho: float = 0.1
+    rho: float | None = None
+    """None for what is usual with a strategy."""
     local_steps: int = 100
     wire: WireMode = "paper"
     """The default is the paper's wire mode, which Table 3 counts."""
@@ -118,7 +114,7 @@ class Settings:
             rounds=self.max_rounds,
             target=self.target,
             local_steps=self.local_steps,
-            rho=self.rho if method.rho is None else method.rho,
+            rho=self.rho,
             learning_rate=self.learning_rate,
             seed=seed,
             wire=self.wire,
@@ -133,8 +129,13 @@ PAPERS = {
 
 
 def list_changes(before: Settings, after: Settings) -> dict[str, tuple[object, object]]:
-    """Return both values of every setting that differs, by its flag."""
-    both = {field.name: (getattr(before, field.name), getattr(after, field.name)) for field in fields(Settings)}
+    """Return both values of every setting that differs, by its flag; "the usual" is one that was not given."""
+
+    def show(settings: Settings, name: str) -> object:
+        value = getattr(settings, name)
+        return "the usual" if value is None else value
+
+    both = {field.name: (show(before, field.name), show(after, field.name)) for field in fields(Settings)}
     return {f"--{name.replace('_', '-')}": pair for name, pair in both.items() if pair[0] != pair[1]}
 
 

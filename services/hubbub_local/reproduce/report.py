@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 
 from hubbub.errors import ConfigurationError
+from hubbub.strategies.registry import STRATEGIES
 from hubbub.strategies.unions import REVEALS
 from hubbub_local.figures import Panel, Points, draw_plot, show_seconds, write_table
 from hubbub_local.reproduce.plan import METHODS, PAPERS, Method, Settings, list_changes
@@ -65,10 +66,10 @@ def _write(results: Results, runs: Runs, command: str) -> str:
         f"# {table.network} on {data} to {100 * settings.target:g} %",
         (
             f"C = {settings.clients} clients, S = {settings.servers} servers, E = {settings.local_steps} local"
-            f" steps a round, ρ = {settings.rho:g}, partition `{settings.partition}`, wire mode `{settings.wire}`,"
-            f" at most {settings.max_rounds} rounds, by the services and their protocol in one process. Begun on"
-            f" {machine['begun']} with Hubbub {machine['hubbub']} and Python {machine['python']}, cores:"
-            f" {machine['cores']}."
+            f" steps a round, ρ = {_name_rho(settings, runs)}, partition `{settings.partition}`, wire mode"
+            f" `{settings.wire}`, at most {settings.max_rounds} rounds, by the services and their protocol in one"
+            f" process. Begun on {machine['begun']} with Hubbub {machine['hubbub']} and Python"
+            f" {machine['python']}, cores: {machine['cores']}."
             " `results.json` has every round."
         ),
         f"```console\n$ {command}\n```",
@@ -81,6 +82,16 @@ def _write(results: Results, runs: Runs, command: str) -> str:
         COUNTED,
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _name_rho(settings: Settings, runs: Runs) -> str:
+    """Return the runs' ρ: that of the settings, or every strategy's own."""
+    if settings.rho is not None:
+        return f"{settings.rho:g}"
+    usual = {method.strategy: STRATEGIES[method.strategy].usual_rho for method in runs}
+    most = max(usual.values())
+    others = ", ".join(f"{rho:g} with {strategy}" for strategy, rho in usual.items() if rho != most)
+    return f"{most:g} ({others})" if others else f"{most:g}"
 
 
 def _find_facts(settings: Settings, records: Sequence[RunRecord], runs: Runs) -> list[str]:

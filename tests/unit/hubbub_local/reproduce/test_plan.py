@@ -24,7 +24,7 @@ def test_the_defaults_are_those_of_section_4(dataset: str, task: str, target: fl
     settings = PAPERS[dataset]
 
     assert (settings.task, settings.data, settings.target) == (task, dataset, target)
-    assert (settings.clients, settings.servers, settings.local_steps, settings.rho) == (5, 2, 100, 0.1)
+    assert (settings.clients, settings.servers, settings.local_steps, settings.rho) == (5, 2, 100, None)
     assert (settings.partition, settings.wire) == ("iid", "paper")
 
 
@@ -37,8 +37,7 @@ def test_the_options_of_a_run_carry_all_settings_and_the_methods_switches() -> N
     assert (options.clients, options.servers, options.rho) == (3, 4, 0.2)
     assert (options.local_steps, options.rounds, options.wire) == (7, 9, "compact")
     assert MNIST.demo_options(METHODS["sec-union-blocks"], 0).block == 16
-    assert MNIST.demo_options(METHODS["shared-mask"], 0).rho == 0.03
-    assert METHODS["shared-mask"].label == "shared-mask, ρ = 0.03"
+    assert settings.demo_options(METHODS["shared-mask"], 0).rho == 0.2
 
 
 def test_data_that_may_be_another_set_tomorrow_are_refused() -> None:

@@ -77,7 +77,7 @@ def test_other_settings_and_another_version_are_refused_by_name(
     with pytest.raises(ConfigurationError) as refused:
         open_results(tmp_path, replace(MNIST, rho=0.2), resume=True)
 
-    assert "--rho 0.2 instead of 0.1" in str(refused.value)
+    assert "--rho 0.2 instead of the usual" in str(refused.value)
     assert "hubbub 99.0 instead of" in str(refused.value)
     assert "--servers" not in str(refused.value)
 

@@ -55,10 +55,11 @@ def test_other_settings_and_blocks_and_a_cost_that_is_not_the_formulas_are_told(
     wrong = replace(wrong, by_round=(replace(wrong.by_round[0], predicted_bits=1),))
     settings = replace(MNIST, data="<digits>", wire="compact", max_rounds=3)
 
-    text = write(tmp_path, wrong, make_run("sec-union-blocks"), settings=settings)
+    text = write(tmp_path, wrong, make_run("sec-union-blocks"), make_run("shared-mask"), settings=settings)
 
     assert text.startswith("# LeNet on `<digits>` to 98 %")
     assert "not the paper's**: `--data <digits>` instead of `mnist`; `--wire compact` instead of `paper`." in text
-    assert "**1 of 2** runs cost what the compact wire's formulas say" in text
+    assert "ρ = 0.1 (0.03 with shared-mask), partition" in text
+    assert "**2 of 3** runs cost what the compact wire's formulas say" in text
     assert find_row(text, "sec-union, q = 1, blocks of 16")
     assert "every client knows everybody's sign there" in text
