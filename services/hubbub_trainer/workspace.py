@@ -29,6 +29,7 @@ from hubbub.errors import LocalError, StorageDamaged, StorageFailed
 from hubbub.ids import PartyId
 from hubbub.protocol import aggregate
 from hubbub.protocol.aggregate import NO_HISTORY, History
+from hubbub.protocol.compression import squared_norm
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.metrics import Scores
 from hubbub.protocol.packing import BYTE_BITS, WORD_MODULUS
@@ -346,7 +347,7 @@ class Workspace:
 def _distance(one: Theta, other: Theta) -> float:
     """Return the Euclidean distance of two models; infinite if one of them is not finite."""
     with np.errstate(invalid="ignore"):
-        found = float(np.linalg.norm(np.subtract(one, other, dtype=np.float64)))
+        found = math.sqrt(squared_norm(np.subtract(one, other, dtype=np.float64)))
     return math.inf if math.isnan(found) else found
 
 

@@ -78,7 +78,7 @@ def scaling_factor(x: NDArray[np.float32], chosen: NDArray[np.int64], *, rule: A
         return 0.0
     if rule == "mean":
         return float(np.abs(x[chosen]).sum(dtype=np.float64)) / chosen.size
-    return math.sqrt(_squared_norm(x) / chosen.size)
+    return math.sqrt(squared_norm(x) / chosen.size)
 
 
 def accumulate_error(x: NDArray[np.float32], sent_alpha: float, signs: NDArray[np.int8]) -> NDArray[np.float32]:
@@ -96,11 +96,11 @@ def check_finite(x: Floats) -> None:
             raise BadUpdate("the update holds NaN or infinity; look at the learning rate and the data")
 
 
-def _squared_norm(x: NDArray[np.float32]) -> float:
+def squared_norm(x: Floats) -> float:
     """Compute ‖X‖₂² in double precision, as a fixed sequence of additions.
 
     BLAS (np.dot, np.linalg.norm) adds in an order that depends on its threads, and so do the last bits of its
-    result.
+    result. Its threads also take milliseconds to begin on a busy machine.
     """
     sums = []
     for start in range(0, x.size, BLOCK):
