@@ -22,6 +22,7 @@ class AggregatorPolicy(PartyPolicy):
         "sec-union",
         "partial-sec-union",
         "shared-mask",
+        "secure-fedavg",
         "sum",
         "sparse-sum",
     )

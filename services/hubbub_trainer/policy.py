@@ -28,7 +28,8 @@ class Policy(PartyPolicy):
     strategies: tuple[str, ...] = ("no-union", "sec-union", "partial-sec-union")
     """Strategies that this trainer allows. These three show servers nothing of a single client, and clients only
     signs. shared-mask shows servers nothing either, and takes less traffic; clients see sums of changes in a few
-    bits. sum and sparse-sum show clients the sums of your numbers as they are, and servers nothing.
+    bits. secure-fedavg shows servers nothing either, and clients the mean of the updates as they are, not only
+    signs. sum and sparse-sum show clients the sums of your numbers as they are, and servers nothing.
     Every other strategy shows a server something. A strategy is allowed only if it is listed here."""
     max_runs: Limit = 20
     """The most runs that this trainer ever joins: each tells a little more about the data."""

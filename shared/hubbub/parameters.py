@@ -131,6 +131,11 @@ class Parameters:
         return FactorBounds(self.kappa, self.first_factor_bound, self.factor_floor)
 
     @property
+    def mean_fixed_point(self) -> SignedFixedPoint:
+        """The fixed point for weighted numbers whose weights add up to 1, with a bit to spare for rounding."""
+        return SignedFixedPoint.for_cohort(2, self.alpha_max, self.factor_bits)
+
+    @property
     def signed_fixed_point(self) -> SignedFixedPoint:
         """The fixed point for numbers of either sign, up to alpha_max; sums of numbers use it."""
         return SignedFixedPoint.for_cohort(self.clients, self.alpha_max, self.factor_bits)

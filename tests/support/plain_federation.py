@@ -2,8 +2,8 @@
 
 Written from the paper with numpy alone; nothing is shared, packed or sent. Marks, signs and factors are added as
 plain integers, and dropout is what it means for the sums: members contribute, everybody steps, who was left out
-keeps its whole update. Sums of numbers as they are, which the paper's Alg. 1 is for, and levels on a mask, which
-are not in the paper, are here too; of those nobody keeps anything.
+keeps its whole update. Sums of numbers as they are, which the paper's Alg. 1 is for, are here too. So are levels
+on a mask and means of whole updates in fixed point, which are not in the paper. Nobody keeps sums or levels.
 """
 
 import hashlib
@@ -132,6 +132,7 @@ class PlainFederation:
         self._tensors = tensor_sizes(task)
         self._q = FixedPoint.for_clients(clients, alpha_max)
         self._signed_q = FixedPoint.for_clients(clients, alpha_max, bits=31)
+        self._mean_q = FixedPoint.for_clients(2, alpha_max, bits=31)
         self.clients = [
             PlainClient(task.learner(index=index, clients=clients, seed=seed), np.zeros_like(self.theta))
             for index in range(clients)
@@ -261,6 +262,17 @@ class PlainFederation:
         for client in self.clients:
             client.delta = np.zeros_like(self.theta)
 
+    def _average_in_fixed_point(self, members: Sequence[Member]) -> None:
+        """secure-fedavg: every client of the cohort weighs the same, and the whole step is bounded."""
+        units = [[self._mean_q.write_signed(float(x) / len(self.clients)) for x in member.x] for member in members]
+        total = [sum(each) for each in zip(*units, strict=True)]
+        mean = math.sqrt(sum(each * each for each in total) / len(total)) / 2**self._mean_q.a
+        self.means.append(self._bound(mean))
+        share = self.means[-1] / mean if self.means[-1] < mean else 1.0
+        self.theta = self.theta + np.array([self._mean_q.read(each) * share for each in total], np.float32)
+        for member in members:
+            member.client.delta = np.zeros_like(self.theta)
+
     def _bound(self, mean: float) -> float:
         """At most κ times the lower median of the means that were applied before, of those that are not zero."""
         before = sorted(applied for applied in self.means if applied > 0)
@@ -333,6 +345,7 @@ RULES = {
     "sum": PlainFederation._add_numbers,
     "sparse-sum": PlainFederation._add_numbers,
     MASKED: PlainFederation._add_levels,
+    "secure-fedavg": PlainFederation._average_in_fixed_point,
     **dict.fromkeys(
         ("no-union", "sec-union", "partial-sec-union", "plaintext-union", "two-phases"),
         PlainFederation._aggregate_securely,

@@ -37,7 +37,7 @@ N, KEPT = 203, 20
 TASK = SyntheticTask(N)
 SEED, DEMO_SEED = 7, 11
 SIZES = [(c, s) for c in (2, 5, 8) for s in (2, 3, 5)]
-SECURE = ("no-union", "sec-union", "partial-sec-union", "plaintext-union", "shared-mask")
+SECURE = ("no-union", "sec-union", "partial-sec-union", "plaintext-union", "shared-mask", "secure-fedavg")
 BASELINES = ("fedavg", "topbinary-direct", "topbinary-sep")
 Q = 3
 
@@ -109,6 +109,9 @@ def bits_by_kind(manifest: Manifest, union_size: int) -> tuple[dict[str, int], d
         levels_bits = (3 * len(manifest.cohort)).bit_length()  # ⌈log2(3C + 1)⌉
         masked = {"levels": levels_bits * KEPT, "factors": 32, "tags": tags}
         return masked, masked, False
+    if manifest.strategy == "secure-fedavg":
+        numbers = {"update": 32 * N, "tags": tags}
+        return numbers, numbers, False
     sums = {"signs": signs_bits * union_size, "factors": 32, "tags": tags}
     if manifest.block > 1:
         sums["signs"] = counts_bits * union_size
@@ -192,6 +195,8 @@ def expected_compact(manifest: Manifest, union_size: int) -> dict[Share, int]:
     if manifest.strategy == "shared-mask":
         values = {"levels": dense_bits(KEPT, 3 * len(clients) + 1)}
     signs = {**values, "factors": 32, "tags": INTEGER_TAGS}
+    if manifest.strategy == "secure-fedavg":
+        signs = {"update": 32 * N, "tags": INTEGER_TAGS}
     marks = {
         "sec-union": dense_bits(count_marks(manifest), 2**Q),
         "partial-sec-union": dense_bits(N, len(clients) + 1),
@@ -202,7 +207,7 @@ def expected_compact(manifest: Manifest, union_size: int) -> dict[Share, int]:
     for phase in [*phases, signs]:
         # Which server combines goes round with round and phase; over all servers it is what one of them sends.
         for kind, bits in phase.items():
-            seeds = 256 * (len(servers) - 1) if kind in {"union", "signs", "levels"} else 0
+            seeds = 256 * (len(servers) - 1) if kind in {"union", "signs", "levels", "update"} else 0
             shares.update({(client, "up", kind): bits + seeds for client in clients})
             shares[PartyId("combiner"), "down", kind] += len(clients) * bits
             shares[PartyId("others"), "across", kind] += (len(servers) - 1) * bits

@@ -37,7 +37,7 @@ class Method:
     @property
     def has_union(self) -> bool:
         """Say whether |V| means anything: without a union it is N."""
-        return self.strategy not in {"fedavg", "no-union"}
+        return self.strategy not in {"fedavg", "no-union", "secure-fedavg"}
 
     @property
     def is_private(self) -> bool:
@@ -58,7 +58,10 @@ METHODS = {
         Method(name="sec-union-q5-letter", strategy="sec-union", q=5, feedback="paper"),
         Method(name="sec-union-blocks", strategy="sec-union", block=BLOCK),
         Method(name="sec-union-blocks-q2", strategy="sec-union", q=2, block=BLOCK),
-        *(Method(name=name, strategy=name) for name in ("partial-sec-union", "plaintext-union", "shared-mask")),
+        *(
+            Method(name=name, strategy=name)
+            for name in ("partial-sec-union", "plaintext-union", "shared-mask", "secure-fedavg")
+        ),
     )
 }
 

@@ -99,6 +99,7 @@ Reals = NDArray[np.floating[Any]]
 Units = NDArray[np.int64]
 """Integers, in multiples of 2^-a."""
 
+_HALF_BITS = 16
 MIN_MODULUS_BITS = 2
 """One bit for the sign, one for the number."""
 
@@ -175,3 +176,12 @@ class SignedFixedPoint:
     def are_sums_possible(self, sums: Units, summands: int | Residues) -> bool:
         """Say whether `summands` numbers, one count for all sums or one for each, can have these sums."""
         return not (np.abs(sums) > np.multiply(summands, self.largest_units, dtype=np.int64)).any()
+
+
+def root_mean_square(units: Units) -> float:
+    """Compute the root of the mean of the squares, from exact sums: every machine has the same bits."""
+    magnitudes = np.abs(units)
+    high, low = magnitudes >> _HALF_BITS, magnitudes & (2**_HALF_BITS - 1)
+    squares = [int((one * other).sum()) for one, other in ((high, high), (high, low), (low, low))]
+    total = (squares[0] << 2 * _HALF_BITS) + (squares[1] << _HALF_BITS + 1) + squares[2]
+    return math.sqrt(total / units.size)

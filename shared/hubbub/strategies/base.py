@@ -45,7 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.errors import BadUpdate, PeerError, RejectReason
-from hubbub.parameters import Parameters
+from hubbub.parameters import FIRST_FACTOR_BOUND, Parameters
 from hubbub.protocol import sharing
 from hubbub.protocol.aggregate import NO_HISTORY, History
 from hubbub.protocol.costs import Headcount
@@ -169,6 +169,8 @@ class ClientInput:
     accumulator stays as it was. The others see a member like any other."""
     mask: Indices | None = field(default=None, repr=False)
     """The coordinates that were trained, if the strategy draws a mask."""
+    weight: float | None = field(default=None, repr=False)
+    """This client's number of samples over that of the whole cohort; None if all clients count the same."""
     coefficients: CoefficientsIn | None = field(default=None, repr=False)
     """Secret coefficients of the tags in this round, required if the run's sums are verified."""
 
@@ -265,6 +267,8 @@ class Strategy(Protocol):
     """The indices that the last phase sums over; q and blocks are for a union that loses some."""
     usual_rho: float = 0.1
     """ρ of a run that does not ask for another."""
+    usual_first_bound: float = FIRST_FACTOR_BOUND
+    """Bound of the first step, for a run that does not ask for another."""
     reveals: str = ""
     """A sentence on what a server learns of a single client; empty if nothing."""
     repeats: bool = False

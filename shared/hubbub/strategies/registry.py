@@ -1,7 +1,7 @@
 """Registry of strategies by name."""
 
 from hubbub.errors import ConfigurationError
-from hubbub.strategies import plaintext, secure, shared_mask, sums
+from hubbub.strategies import plaintext, secure, secure_fedavg, shared_mask, sums
 from hubbub.strategies.verified import Verified
 
 STRATEGIES: dict[str, Verified] = {
@@ -10,6 +10,7 @@ STRATEGIES: dict[str, Verified] = {
         *plaintext.STRATEGIES,
         *secure.STRATEGIES,
         *shared_mask.STRATEGIES,
+        *secure_fedavg.STRATEGIES,
         *sums.STRATEGIES,
     )
 }

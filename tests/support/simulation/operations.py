@@ -176,7 +176,7 @@ class History:
 COORDINATOR, AGGREGATORS = "coordinator", ("aggregator-1", "aggregator-2")
 CLIENTS = ("client-1", "client-2", "client-3")
 PARTIES = (COORDINATOR, *AGGREGATORS, *CLIENTS)
-STRATEGIES = ("no-union", "sec-union", "sec-union", "partial-sec-union", "shared-mask")
+STRATEGIES = ("no-union", "sec-union", "sec-union", "partial-sec-union", "shared-mask", "secure-fedavg")
 
 # How often a party of each kind is at each place in an undisturbed run of two phases; what is drawn beyond that
 # happens only if something else has gone wrong before.

@@ -27,6 +27,7 @@ TAGGED = {
     "partial-sec-union": {"union": INTEGERS, "signs": INTEGERS},
     "plaintext-union": {"signs": INTEGERS},
     "shared-mask": {"levels": INTEGERS},
+    "secure-fedavg": {"update": INTEGERS},
     "sum": {"values": INTEGERS},
     "sparse-sum": {"union": INTEGERS, "values": INTEGERS},
 }
