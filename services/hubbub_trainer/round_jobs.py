@@ -288,8 +288,11 @@ class RoundJobs:
 
     def _draw_mask(self, space: Workspace) -> Indices | None:
         """Draw the coordinates that the round trains; None for all of them."""
-        manifest, stream = self.run.manifest, self.run.begin_mask_stream(space, self.key.round)
+        manifest = self.run.manifest
         strategy = find_strategy(manifest.strategy)
+        if strategy.support != "mask":
+            return None
+        stream = self.run.begin_mask_stream(space, self.key.round)
         return strategy.draw_mask(manifest.protocol_parameters, space.tensors, stream)
 
     def _begin(self, space: Workspace, learnt: Learnt, *, mask: Indices | None) -> OpenRound:
