@@ -18,13 +18,13 @@ from contextvars import Context
 from functools import partial
 from typing import TypeVar
 
+from hubbub.protocol.compression import Indices
 from hubbub.protocol.metrics import Scores
 from hubbub.runtime.telemetry import context, current_context
 from hubbub_trainer.learning.task import (
     Adjustable,
     HasLayout,
     HasLearningRate,
-    Indices,
     Learner,
     ProgressCallback,
     Task,

@@ -33,13 +33,14 @@ from hubbub.messages.shares import (
     declare,
 )
 from hubbub.protocol import aggregate
+from hubbub.protocol.compression import Indices
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Chunk, Payload, Vector, pack_chunk, unpack_chunk
 from hubbub.protocol.ring import RandomStream, Residues, residue_type, word_type
 from hubbub.protocol.sharing import share_masked, unmask
 from hubbub.runtime.publisher import Parcel, overlapping
 from hubbub.runtime.spool import ChunkRef
-from hubbub.strategies.base import ClientInput, Indices, Phase, Release
+from hubbub.strategies.base import ClientInput, Phase, Release
 from hubbub.strategies.phase_plan import PhasePlan, phases_of, plan_phase
 from hubbub.strategies.registry import find_strategy
 from hubbub.strategies.scores import SCORES, ScoreRound

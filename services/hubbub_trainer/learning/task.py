@@ -43,13 +43,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.errors import ConfigurationError, DataError, LocalError
+from hubbub.protocol.compression import Indices
 from hubbub.protocol.metrics import Metric, Scores
 
 Theta: TypeAlias = NDArray[np.float32]
 """The shared model: one flat float32 vector."""
-
-Indices: TypeAlias = NDArray[np.int64]
-"""Coordinates of θ, ascending."""
 
 ProgressCallback: TypeAlias = Callable[[int, int], None]
 """Called with (steps done, steps in all) from the training thread, at most about 20 times a round."""

@@ -26,12 +26,12 @@ from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from hubbub.errors import ConfigurationError, HubbubError
+from hubbub.protocol.compression import Indices
 from hubbub.protocol.metrics import Metric, Scores
 from hubbub_trainer.learning.batches import order_batches
 from hubbub_trainer.learning.task import (
     AdjustableLearner,
     Arrays,
-    Indices,
     ProgressCallback,
     TaskFailed,
     Theta,
