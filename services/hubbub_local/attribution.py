@@ -123,7 +123,7 @@ class MeasuredTask:
         if isinstance(inner, HasLayout):
             self.layout = inner.layout
         if isinstance(inner, HasLearningRate):
-            self.learning_rate = inner.learning_rate
+            self.find_learning_rate = inner.find_learning_rate
 
     def learner(self, *, index: int, clients: int, seed: int) -> MeasuredLearner:
         """Make a client's learner."""

@@ -151,9 +151,9 @@ class AdjustableLearner:
 class HasLearningRate(Protocol):
     """A task whose learning rate can be told without its data."""
 
-    @property
-    def learning_rate(self) -> float:
-        """The rate of local training, unless a run asks for another."""
+    # No property: `isinstance` would evaluate it, and it may have to make a model and an optimiser.
+    def find_learning_rate(self) -> float:
+        """Return the rate of local training, unless a run asks for another."""
 
 
 @runtime_checkable

@@ -185,9 +185,8 @@ class OwnTask:
         """The parameters that θ is made of, in order."""
         return {name: tuple(each.shape) for name, each in _trained(self._make_model(0))}
 
-    @cached_property
-    def learning_rate(self) -> float:
-        """The rate of the task's optimiser, which may be one of its own."""
+    def find_learning_rate(self) -> float:
+        """Return the rate of the task's optimiser, which may be one of its own."""
         model = self._make_model(0)
         with _own_code("while it made its optimiser"):
             return find_rate(self._task.optimiser(each for _, each in _trained(model)))

@@ -249,7 +249,7 @@ def test_a_task_tells_the_rate_of_the_optimiser_that_it_has(optimiser: object, r
     task = OwnTask(vary(optimiser=optimiser) if optimiser else Linear(), data="")
 
     assert isinstance(task, HasLearningRate)
-    assert task.learning_rate == rate
+    assert task.find_learning_rate() == rate
 
 
 # Kinds of tasks ---------------------------------------------------------------------------------------------
