@@ -133,16 +133,22 @@ class _Held:
         self._pieces: list[tuple[nn.Parameter, Tensor, Tensor]] = []
         if movable is None:
             return
-        moves = np.zeros(theta.size, dtype=np.bool_)
-        moves[movable] = True
-        for (each, free), (_, start) in zip(_split(model, moves), _split(model, theta), strict=True):
-            self._pieces.append((each, free, start))
+        stays = np.ones(theta.size, dtype=np.bool_)
+        stays[movable] = False
+        for (each, held), (_, start) in zip(_split(model, stays), _split(model, theta), strict=True):
+            self._pieces.append((each, held, start))
+
+    def clear_gradients(self) -> None:
+        """Set their gradients to zero."""
+        for each, held, _ in self._pieces:
+            if each.grad is not None:
+                each.grad.masked_fill_(held, 0)
 
     def put_back(self) -> None:
         """Undo what the optimiser has done to them."""
         with torch.no_grad():
-            for each, free, start in self._pieces:
-                each.copy_(torch.where(free, each, start))
+            for each, held, start in self._pieces:
+                each.copy_(torch.where(held, start, each))
 
 
 # Task and learner ---------------------------------------------------------------------------------------
@@ -325,14 +331,14 @@ class TorchLearner(AdjustableLearner):
             held = _Held(self._model, theta, self.movable)
             self._model.train()
             for number, rows in enumerate(report_progress(order, progress), start=1):
-                self._step(optimiser, self._training.take(rows, self._device), number)
+                self._step(optimiser, self._training.take(rows, self._device), number, held)
                 held.put_back()
             trained = _flatten(self._model)
             if not np.isfinite(trained).all():
                 raise ArithmeticError("the model is not finite any more: try a smaller learning rate")
             return Training(theta=trained, memory=pack(self._model, optimiser if self.movable is None else None))
 
-    def _step(self, optimiser: torch.optim.Optimizer, batch: Batch, number: int) -> None:
+    def _step(self, optimiser: torch.optim.Optimizer, batch: Batch, number: int, held: _Held) -> None:
         optimiser.zero_grad(set_to_none=True)
         with self._precision():
             loss = self._task.loss(self._model, batch)
@@ -345,6 +351,7 @@ class TorchLearner(AdjustableLearner):
             )
         loss.backward()  # type: ignore[no-untyped-call]  # So torch has it.
         if self._task.max_gradient_norm is not None:
+            held.clear_gradients()
             nn.utils.clip_grad_norm_(self._model.parameters(), self._task.max_gradient_norm)
         optimiser.step()
 
