@@ -103,7 +103,7 @@ LAYERS = {
     "hubbub.runtime": "pydantic pydantic_settings prometheus_client starlette uvicorn httptools hubbub.errors"
     " hubbub.ids hubbub.disk hubbub.machine hubbub.messages hubbub.store hubbub.transport hubbub.trust"
     " hubbub.runtime",
-    "hubbub.frame_costs": "hubbub.ids hubbub.crypto hubbub.messages hubbub.strategies",
+    "hubbub.frame_costs": "hubbub.ids hubbub.parameters hubbub.crypto hubbub.messages hubbub.strategies",
     "hubbub.policy": "pydantic hubbub.errors hubbub.ids hubbub.messages hubbub.runtime hubbub.strategies"
     " hubbub.trust",
 }

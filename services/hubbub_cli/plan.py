@@ -176,17 +176,10 @@ def _recommend(answer: Plan) -> str:
 
 def _count_sent(question: Question, row: Row) -> int:
     """Predict the bytes of every message of a round."""
-    from hubbub.frame_costs import count_frames  # noqa: PLC0415  (Help should not wait for pydantic.)
+    from hubbub.frame_costs import count_sent  # noqa: PLC0415  (Help should not wait for pydantic.)
     from hubbub.strategies.registry import find_strategy  # noqa: PLC0415
 
-    frames = count_frames(
-        find_strategy(row.strategy),
-        row.phases,
-        clients=question.clients,
-        servers=question.servers,
-        wire=question.wire,
-    )
-    return row.bits_per_round // 8 + frames
+    return count_sent(find_strategy(row.strategy), row.phases, question.run)
 
 
 _AT_MOST = {"nothing": "nothing", "indices": "indices but nothing else"}

@@ -18,13 +18,13 @@ from contextvars import Context
 from functools import partial
 from typing import TypeVar
 
+from hubbub.protocol.compression import Indices
 from hubbub.protocol.metrics import Scores
 from hubbub.runtime.telemetry import context, current_context
 from hubbub_trainer.learning.task import (
     Adjustable,
     HasLayout,
     HasLearningRate,
-    Indices,
     Learner,
     ProgressCallback,
     Task,
@@ -123,7 +123,7 @@ class MeasuredTask:
         if isinstance(inner, HasLayout):
             self.layout = inner.layout
         if isinstance(inner, HasLearningRate):
-            self.learning_rate = inner.learning_rate
+            self.find_learning_rate = inner.find_learning_rate
 
     def learner(self, *, index: int, clients: int, seed: int) -> MeasuredLearner:
         """Make a client's learner."""

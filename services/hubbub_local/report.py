@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hubbub.frame_costs import count_frames
+from hubbub.frame_costs import count_sent
 from hubbub.messages.manifest import Manifest
 from hubbub.strategies.registry import find_strategy
 from hubbub_cli.formatting import show_bytes, show_metric
@@ -145,14 +145,8 @@ class _Dense:
 
 def _count_fedavg(manifest: Manifest, accounts: Sequence[Account]) -> _Dense:
     rounds, bits = len(accounts), accounts[0].fedavg_bits  # The same in every round.
-    frames = count_frames(
-        find_strategy("fedavg"),
-        {"update": bits},
-        clients=len(manifest.cohort),
-        servers=len(manifest.aggregators),
-        wire=manifest.wire,
-    )
-    return _Dense(rounds * bits / 8, rounds * (bits / 8 + frames))
+    sent = count_sent(find_strategy("fedavg"), {"update": bits}, manifest.protocol_parameters)
+    return _Dense(rounds * bits / 8, rounds * sent)
 
 
 def _draw_cost(manifest: Manifest, accounts: Sequence[Account], sent: int, dense: _Dense) -> Table:

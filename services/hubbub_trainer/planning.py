@@ -85,9 +85,10 @@ def draw_up_manifest(
 
 def _choose_rate(task: Task, options: RunOptions, strategy: Strategy) -> dict[str, float]:
     """Recommend a learning rate if only a mask is trained: its coordinates may move further."""
-    if strategy.support != "mask" or not isinstance(task, HasLearningRate):
+    asked = options.learning_rate is not None
+    if asked or strategy.support != "mask" or not isinstance(task, HasLearningRate):
         return {}
-    return {"learning_rate": recommend_rate(task.learning_rate, options.rho or strategy.usual_rho)}
+    return {"learning_rate": recommend_rate(task.find_learning_rate(), options.rho or strategy.usual_rho)}
 
 
 def _begin_with(task: Task, seed: int, endorsed: Sequence[EndorsedModel]) -> dict[str, object]:

@@ -33,13 +33,14 @@ from hubbub.messages.shares import (
     declare,
 )
 from hubbub.protocol import aggregate
+from hubbub.protocol.compression import Indices
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Chunk, Payload, Vector, pack_chunk, unpack_chunk
 from hubbub.protocol.ring import RandomStream, Residues, residue_type, word_type
 from hubbub.protocol.sharing import share_masked, unmask
 from hubbub.runtime.publisher import Parcel, overlapping
 from hubbub.runtime.spool import ChunkRef
-from hubbub.strategies.base import ClientInput, Indices, Phase, Release
+from hubbub.strategies.base import ClientInput, Phase, Release
 from hubbub.strategies.phase_plan import PhasePlan, phases_of, plan_phase
 from hubbub.strategies.registry import find_strategy
 from hubbub.strategies.scores import SCORES, ScoreRound
@@ -288,8 +289,11 @@ class RoundJobs:
 
     def _draw_mask(self, space: Workspace) -> Indices | None:
         """Draw the coordinates that the round trains; None for all of them."""
-        manifest, stream = self.run.manifest, self.run.begin_mask_stream(space, self.key.round)
+        manifest = self.run.manifest
         strategy = find_strategy(manifest.strategy)
+        if strategy.support != "mask":
+            return None
+        stream = self.run.begin_mask_stream(space, self.key.round)
         return strategy.draw_mask(manifest.protocol_parameters, space.tensors, stream)
 
     def _begin(self, space: Workspace, learnt: Learnt, *, mask: Indices | None) -> OpenRound:

@@ -29,9 +29,10 @@ from hubbub.errors import BadUpdate, HubbubError, LocalError, StorageFailed
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest
+from hubbub.protocol.compression import Indices
 from hubbub.protocol.metrics import Scores, copy_scores
 from hubbub.runtime.clock import Clock
-from hubbub_trainer.learning.task import Adjustable, Indices, Learner, ProgressCallback, TaskFailed
+from hubbub_trainer.learning.task import Adjustable, Learner, ProgressCallback, TaskFailed
 from hubbub_trainer.workspace import Learnt, Workspace
 
 log = logging.getLogger(__name__)

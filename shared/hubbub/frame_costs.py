@@ -1,4 +1,4 @@
-"""Predicted bytes of a round beside its payload: heads, signatures and seals of every message.
+"""Predicted bytes of every message of a round: its payload, and the heads, signatures and seals beside it.
 
 The heads are those of sample messages, encoded as the services encode them, so this follows the format by itself.
 Vectors have other names and lengths in a real run, which changes a head by a few bytes. All clients take part and
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hubbub.crypto.sealing import CHUNK_KEY_BYTES, CHUNK_OVERHEAD, Kem, seal_overhead, share_overhead
-from hubbub.ids import PartyId, RunId, SetId, WireMode
+from hubbub.ids import PartyId, RunId, SetId
 from hubbub.messages.codec import SIGNATURE_BYTES, encode
 from hubbub.messages.envelope import Envelope, Message
 from hubbub.messages.manifest import CHUNK_BYTES
@@ -38,6 +38,7 @@ from hubbub.messages.shares import (
     VectorClaim,
 )
 from hubbub.messages.wire_form import Directory
+from hubbub.parameters import Parameters
 from hubbub.strategies.base import Strategy
 from hubbub.strategies.phase_plan import PhasePlan
 
@@ -50,14 +51,13 @@ MANY = 2**16 - 1
 """Stands for lengths and counts of bytes; larger ones take two bytes more each."""
 
 
-def count_frames(
-    strategy: Strategy, phases: Mapping[str, int], *, clients: int, servers: int, wire: WireMode
-) -> int:
-    """Predict the bytes of a round beside its payload, whose bits `phases` has by what they count as."""
-    federation = _Federation.of(clients, servers)
-    total = clients * (federation.size(RoundOpened(attended=ROUND)) + federation.size(_make_report(phases)))
+def count_sent(strategy: Strategy, phases: Mapping[str, int], run: Parameters) -> int:
+    """Predict the bytes of every message of a round; `phases` has its payload in bits, by what they count as."""
+    clients, federation = run.clients, _Federation.of(run.clients, run.servers)
+    total = sum(phases.values()) // 8
+    total += clients * (federation.size(RoundOpened(attended=ROUND)) + federation.size(_make_report(phases)))
     for place, phase in enumerate(strategy.phases):
-        plan = PhasePlan(phase, place, federation.clients, federation.servers, wire, CHUNK_BYTES)
+        plan = PhasePlan(phase, place, federation.clients, federation.servers, run.wire, CHUNK_BYTES)
         taking_part = len(plan.servers)
         copies = 2 * clients + taking_part - 1 if plan.compact else 2 * clients * taking_part
         chunks = max(1, -(-phases[phase.name] // (8 * copies * CHUNK_BYTES)))

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hubbub.messages.manifest import Manifest
+from hubbub.protocol.compression import Indices
 from hubbub_coordinator.phases import run as runs
 from hubbub_local.federation import start_federation
 from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
-from hubbub_trainer.learning.task import Indices, Task
+from hubbub_trainer.learning.task import Task
 from hubbub_trainer.workspace import digest
 from support.builders import make_manifest
 from support.parties import parties_of

@@ -16,7 +16,8 @@ import pytest
 from numpy.linalg import norm
 
 from hubbub.messages.manifest import Manifest
-from hubbub.strategies.base import Indices, Theta
+from hubbub.protocol.compression import Indices
+from hubbub.strategies.base import Theta
 from hubbub.strategies.secure import SecureRound
 from hubbub_coordinator.phases import run as runs
 from hubbub_local.federation import start_federation

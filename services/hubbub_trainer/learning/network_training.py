@@ -21,13 +21,13 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn import functional
 
 from hubbub.errors import LocalError
+from hubbub.protocol.compression import Indices
 from hubbub.protocol.metrics import CLASSIFICATION, Scores
 from hubbub_trainer.learning.batches import order_batches
 from hubbub_trainer.learning.images import Channel, LabelledImages, as_planes
 from hubbub_trainer.learning.networks import ALEXNET, LENET, AlexnetTask, Hand, LenetTask, Shapes
 from hubbub_trainer.learning.task import (
     AdjustableLearner,
-    Indices,
     ProgressCallback,
     Theta,
     Training,

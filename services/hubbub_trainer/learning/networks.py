@@ -115,6 +115,10 @@ class ImageTask:
         """Return the N that the paper gives."""
         return count_elements(self.layout)
 
+    def find_learning_rate(self) -> float:
+        """Return the rate that the paper trains with."""
+        return self.learning_rate
+
     def initial_model(self, seed: int) -> Theta:
         """Draw the model that a run starts from."""
         return draw_initial_model(self.layout, seed)

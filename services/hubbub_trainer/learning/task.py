@@ -43,13 +43,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.errors import ConfigurationError, DataError, LocalError
+from hubbub.protocol.compression import Indices
 from hubbub.protocol.metrics import Metric, Scores
 
 Theta: TypeAlias = NDArray[np.float32]
 """The shared model: one flat float32 vector."""
-
-Indices: TypeAlias = NDArray[np.int64]
-"""Coordinates of θ, ascending."""
 
 ProgressCallback: TypeAlias = Callable[[int, int], None]
 """Called with (steps done, steps in all) from the training thread, at most about 20 times a round."""
@@ -153,9 +151,9 @@ class AdjustableLearner:
 class HasLearningRate(Protocol):
     """A task whose learning rate can be told without its data."""
 
-    @property
-    def learning_rate(self) -> float:
-        """The rate of local training, unless a run asks for another."""
+    # No property: `isinstance` would evaluate it, and it may have to make a model and an optimiser.
+    def find_learning_rate(self) -> float:
+        """Return the rate of local training, unless a run asks for another."""
 
 
 @runtime_checkable

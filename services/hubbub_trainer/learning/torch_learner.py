@@ -26,12 +26,12 @@ from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from hubbub.errors import ConfigurationError, HubbubError
+from hubbub.protocol.compression import Indices
 from hubbub.protocol.metrics import Metric, Scores
 from hubbub_trainer.learning.batches import order_batches
 from hubbub_trainer.learning.task import (
     AdjustableLearner,
     Arrays,
-    Indices,
     ProgressCallback,
     TaskFailed,
     Theta,
@@ -133,16 +133,22 @@ class _Held:
         self._pieces: list[tuple[nn.Parameter, Tensor, Tensor]] = []
         if movable is None:
             return
-        moves = np.zeros(theta.size, dtype=np.bool_)
-        moves[movable] = True
-        for (each, free), (_, start) in zip(_split(model, moves), _split(model, theta), strict=True):
-            self._pieces.append((each, free, start))
+        stays = np.ones(theta.size, dtype=np.bool_)
+        stays[movable] = False
+        for (each, held), (_, start) in zip(_split(model, stays), _split(model, theta), strict=True):
+            self._pieces.append((each, held, start))
+
+    def clear_gradients(self) -> None:
+        """Set their gradients to zero."""
+        for each, held, _ in self._pieces:
+            if each.grad is not None:
+                each.grad.masked_fill_(held, 0)
 
     def put_back(self) -> None:
         """Undo what the optimiser has done to them."""
         with torch.no_grad():
-            for each, free, start in self._pieces:
-                each.copy_(torch.where(free, each, start))
+            for each, held, start in self._pieces:
+                each.copy_(torch.where(held, start, each))
 
 
 # Task and learner ---------------------------------------------------------------------------------------
@@ -185,9 +191,8 @@ class OwnTask:
         """The parameters that θ is made of, in order."""
         return {name: tuple(each.shape) for name, each in _trained(self._make_model(0))}
 
-    @cached_property
-    def learning_rate(self) -> float:
-        """The rate of the task's optimiser, which may be one of its own."""
+    def find_learning_rate(self) -> float:
+        """Return the rate of the task's optimiser, which may be one of its own."""
         model = self._make_model(0)
         with _own_code("while it made its optimiser"):
             return find_rate(self._task.optimiser(each for _, each in _trained(model)))
@@ -326,14 +331,14 @@ class TorchLearner(AdjustableLearner):
             held = _Held(self._model, theta, self.movable)
             self._model.train()
             for number, rows in enumerate(report_progress(order, progress), start=1):
-                self._step(optimiser, self._training.take(rows, self._device), number)
+                self._step(optimiser, self._training.take(rows, self._device), number, held)
                 held.put_back()
             trained = _flatten(self._model)
             if not np.isfinite(trained).all():
                 raise ArithmeticError("the model is not finite any more: try a smaller learning rate")
             return Training(theta=trained, memory=pack(self._model, optimiser if self.movable is None else None))
 
-    def _step(self, optimiser: torch.optim.Optimizer, batch: Batch, number: int) -> None:
+    def _step(self, optimiser: torch.optim.Optimizer, batch: Batch, number: int, held: _Held) -> None:
         optimiser.zero_grad(set_to_none=True)
         with self._precision():
             loss = self._task.loss(self._model, batch)
@@ -346,6 +351,7 @@ class TorchLearner(AdjustableLearner):
             )
         loss.backward()  # type: ignore[no-untyped-call]  # So torch has it.
         if self._task.max_gradient_norm is not None:
+            held.clear_gradients()
             nn.utils.clip_grad_norm_(self._model.parameters(), self._task.max_gradient_norm)
         optimiser.step()
 

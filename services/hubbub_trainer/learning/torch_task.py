@@ -103,7 +103,10 @@ class TorchTask:
     momentum: ClassVar[float] = 0.9
     """The default optimiser's, as is the learning rate."""
     max_gradient_norm: ClassVar[float | None] = None
-    """The longest gradient, all parameters together; a longer one is cut to this length."""
+    """The longest gradient, over all that is trained together; a longer one is cut to this length.
+
+    In a run that trains only some coordinates, it is the gradient on those.
+    """
     mixed_precision: ClassVar[bool] = False
     """Compute in bfloat16 where torch thinks it safe; θ stays float32."""
     device: ClassVar[str] = "auto"

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.errors import ConfigurationError, LocalError
+from hubbub.protocol.compression import Indices
 from hubbub.protocol.fixed_point import FixedPoint
 
 
@@ -49,7 +50,7 @@ def apply_sum(
 
 
 def apply_sum_on(
-    support: NDArray[np.int64],
+    support: Indices,
     theta: NDArray[np.float32],
     signs_sum: NDArray[np.signedinteger],
     mean_factor: float,

@@ -20,6 +20,8 @@ from hubbub.ids import AlphaRule
 from hubbub.protocol.packing import BLOCK
 
 Floats = NDArray[np.float32] | NDArray[np.float64]
+Indices = NDArray[np.int64]
+"""Coordinates of θ, ascending."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +49,7 @@ def count_kept(n: int, rho: float) -> int:
     return k
 
 
-def top_k(x: Floats, k: int) -> NDArray[np.int64]:
+def top_k(x: Floats, k: int) -> Indices:
     """Find the k elements of largest magnitude, in O(N); indices ascend."""
     if not 1 <= k <= x.size:
         raise ConfigurationError(f"cannot keep {k} of {x.size} elements")
@@ -68,7 +70,7 @@ def top_binary(x: NDArray[np.float32], k: int, *, rule: AlphaRule = "norm") -> T
     return TopBinary(alpha=scaling_factor(x, np.flatnonzero(signs), rule=rule), signs=signs)
 
 
-def scaling_factor(x: NDArray[np.float32], chosen: NDArray[np.int64], *, rule: AlphaRule = "norm") -> float:
+def scaling_factor(x: NDArray[np.float32], chosen: Indices, *, rule: AlphaRule = "norm") -> float:
     """Compute α for these chosen entries; 0 if there are none.
 
     `norm` is the paper's: ‖X‖₂ over the root of their number, which preserves the norm of X. `mean` is their mean

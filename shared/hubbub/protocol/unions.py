@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from hubbub.errors import ConfigurationError
 from hubbub.ids import AlphaRule
 from hubbub.protocol import compression
+from hubbub.protocol.compression import Indices
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.packing import BLOCK, check_modulus
 from hubbub.protocol.ring import RandomStream, sample, word_type
@@ -63,7 +64,7 @@ def mark_at_random(signs: NDArray[np.int8], q: int, stream: RandomStream) -> Dig
     return at_random
 
 
-def indices_of(total: Digits) -> NDArray[np.int64]:
+def indices_of(total: Digits) -> Indices:
     """Return V: the indices whose marks do not add up to zero, ascending."""
     # numpy finds true values several times as fast as non-zero ones.
     return np.flatnonzero(total != 0).astype(np.int64, copy=False)
@@ -94,7 +95,6 @@ MAX_BLOCK = 1024
 """The union then takes a thousandth of N marks: larger blocks save nothing, and only make V coarser."""
 
 Floats = NDArray[np.float32]
-Indices = NDArray[np.int64]
 Signs = NDArray[np.int8]
 
 

@@ -48,6 +48,7 @@ from hubbub.errors import BadUpdate, PeerError, RejectReason
 from hubbub.parameters import FIRST_FACTOR_BOUND, Parameters
 from hubbub.protocol import sharing
 from hubbub.protocol.aggregate import NO_HISTORY, History
+from hubbub.protocol.compression import Indices
 from hubbub.protocol.costs import Headcount
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
@@ -55,7 +56,6 @@ from hubbub.protocol.ring import RandomStream, Residues
 from hubbub.protocol.tags import CoefficientsIn, Kind
 
 Theta = NDArray[np.float32]
-Indices = NDArray[np.int64]
 T = TypeVar("T")
 
 

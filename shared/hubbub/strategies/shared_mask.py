@@ -18,6 +18,7 @@ import numpy as np
 from hubbub.errors import LocalError
 from hubbub.parameters import Parameters
 from hubbub.protocol import aggregate, compression, costs, masks
+from hubbub.protocol.compression import Indices
 from hubbub.protocol.costs import Headcount
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
@@ -27,7 +28,6 @@ from hubbub.strategies.base import (
     ClientRound,
     Conclusion,
     Exposure,
-    Indices,
     Phase,
     Release,
     Restriction,

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from hubbub.errors import PeerError, RejectReason
 from hubbub.parameters import Parameters
 from hubbub.protocol import aggregate, compression, costs, leakage, unions
+from hubbub.protocol.compression import Indices
 from hubbub.protocol.costs import Headcount
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
@@ -29,7 +30,6 @@ from hubbub.strategies.base import (
     ClientRound,
     Conclusion,
     Exposure,
-    Indices,
     Phase,
     PlainPhase,
     Release,

@@ -16,6 +16,7 @@ import numpy as np
 from hubbub.errors import FalseSum, LocalError, PeerError, RejectReason
 from hubbub.parameters import Parameters
 from hubbub.protocol import costs, tags
+from hubbub.protocol.compression import Indices
 from hubbub.protocol.costs import Headcount
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
@@ -25,7 +26,6 @@ from hubbub.strategies.base import (
     ClientRound,
     Conclusion,
     Exposure,
-    Indices,
     Phase,
     Release,
     Restriction,

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 from rich.console import Console
 
-from hubbub.frame_costs import count_frames
+from hubbub.frame_costs import count_sent
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
 from hubbub.rest import CostView
@@ -120,8 +120,8 @@ def test_a_run_is_compared_with_fedavg_by_every_byte_on_the_wire(
 ) -> None:
     """The payload of one round of uncompressed FedAvg is 100 bytes here, and its frames are sent, too."""
     manifest, stream = make_manifest(strategy=strategy), io.StringIO()
-    frames = count_frames(find_strategy("fedavg"), {"update": 800}, clients=3, servers=2, wire=manifest.wire)
-    wire = {"share-chunk": round(share * (100 + frames)) - 1, "close-phase": 1}
+    fedavg = count_sent(find_strategy("fedavg"), {"update": 800}, manifest.protocol_parameters)
+    wire = {"share-chunk": round(share * fedavg) - 1, "close-phase": 1}
 
     Console(file=stream, width=100).print(draw_report(manifest, [finished(1)], TIMES, "0" * 64, {}, wire))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hubbub.crypto.key_derivation import GroupSecret
 from hubbub.errors import Code, LocalError, PeerError, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.messages.manifest import Manifest
@@ -165,6 +166,25 @@ async def test_a_round_that_fails_while_it_waits_leaves_the_secret_to_the_round_
         await scene.end("failed")
         theta = read_kept_model(scene.run_folder(ME)).theta
         assert applied == hmac_of_model(group.key_for("model"), theta, means)
+
+
+@pytest.mark.parametrize(("strategy", "phase"), [("no-union", "signs"), ("shared-mask", "levels")])
+async def test_only_a_strategy_with_a_mask_has_a_key_for_it(
+    strategy: str, phase: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    derived, derive = list[str](), GroupSecret.key_for
+
+    def note(group: GroupSecret, purpose: str) -> bytes:
+        derived.append(purpose)
+        return derive(group, purpose)
+
+    monkeypatch.setattr(GroupSecret, "key_for", note)
+    async with scene_of(tmp_path, draw_up(TASK, strategy=strategy), TASK, joined=True, demo_seed=None) as scene:
+        await scene.open_round(1)
+        await scene.shares(scene.aggregators[0], 1, phase=phase)
+
+    assert ("mask" in derived) is (strategy == "shared-mask")
+    assert "transcript" in derived
 
 
 async def test_who_has_wasted_too_many_shares_leaves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -16,10 +16,10 @@ from hubbub.crypto.key_derivation import ClientSecret
 from hubbub.errors import StorageFailed
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
-from hubbub.protocol.compression import check_finite
+from hubbub.protocol.compression import Indices, check_finite
 from hubbub.protocol.metrics import Metric, Scores, ScoreSheet
 from hubbub.strategies.base import Conclusion, Theta
-from hubbub_trainer.learning.task import Indices, ProgressCallback, Training
+from hubbub_trainer.learning.task import ProgressCallback, Training
 from hubbub_trainer.task_runner import MOST_BEGINNINGS, Stopping, TaskRunner
 from hubbub_trainer.workspace import Learnt, Workspace
 from support.builders import make_manifest

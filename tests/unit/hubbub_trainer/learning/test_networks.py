@@ -48,7 +48,7 @@ def test_initial_model_follows_the_seed_alone_on_every_machine(task: ImageTask) 
 
 def test_the_learning_rate_is_the_papers(task: ImageTask) -> None:
     assert isinstance(task, HasLearningRate)
-    assert task.learning_rate == {"lenet": 0.01, "alexnet": 0.1}[task.name]
+    assert task.find_learning_rate() == {"lenet": 0.01, "alexnet": 0.1}[task.name]
 
 
 def test_clients_share_out_all_images_but_those_held_out(task: ImageTask) -> None:

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from hubbub.errors import ConfigurationError, LocalError
+from hubbub.protocol.compression import Indices
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.learning.task import HasLearningRate, Indices, Theta
+from hubbub_trainer.learning.task import HasLearningRate, Theta
 from hubbub_trainer.workspace import digest
 from support.learners import check_same_everywhere, ignore, read_scores
 

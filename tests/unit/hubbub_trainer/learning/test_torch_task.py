@@ -249,7 +249,7 @@ def test_a_task_tells_the_rate_of_the_optimiser_that_it_has(optimiser: object, r
     task = OwnTask(vary(optimiser=optimiser) if optimiser else Linear(), data="")
 
     assert isinstance(task, HasLearningRate)
-    assert task.learning_rate == rate
+    assert task.find_learning_rate() == rate
 
 
 # Kinds of tasks ---------------------------------------------------------------------------------------------
@@ -447,6 +447,21 @@ def test_gradients_are_cut_to_the_length_that_is_said() -> None:
 
     assert memory is None, "descent without momentum keeps nothing"
     assert np.linalg.norm(trained - theta) <= 1.001 * Linear.learning_rate * 1e-3
+
+
+def test_where_only_some_coordinates_move_their_gradient_alone_is_cut() -> None:
+    movable = np.array([1, 6])
+
+    def step(norm: float | None = None, *, only: bool = True) -> Theta:
+        learner, theta = learner_of(vary(momentum=0.0, max_gradient_norm=norm))
+        adjusted = learner.adjusted(learning_rate=None, movable=movable) if only else learner
+        return train(adjusted, theta, steps=1)[0] - theta
+
+    length, whole = (float(np.linalg.norm(step(only=only))) / Linear.learning_rate for only in (True, False))
+    assert 1.5 * length < whole
+
+    assert step(1.2 * length).tobytes() == step().tobytes(), "the gradient on these is not longer"
+    np.testing.assert_allclose(step(0.5 * length), 0.5 * step(), rtol=1e-4)
 
 
 def test_mixed_precision_computes_with_less_and_keeps_float32() -> None:
