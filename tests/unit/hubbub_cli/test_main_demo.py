@@ -122,6 +122,13 @@ def test_the_table_shows_the_share_that_was_chosen_alone_and_a_log_is_written(tm
     assert any("is completed" in line["message"] for line in lines)
 
 
+def test_the_table_leaves_out_a_share_that_clients_cannot_tell(tmp_path: Path, quiet: Hubbub) -> None:
+    report, shown = run_demo(tmp_path, "--strategy", "sec-union", "--q", "1", hubbub=quiet)
+
+    assert {each["alone_share"] for each in report["rounds"]} == {None}
+    assert "alone" not in shown
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
