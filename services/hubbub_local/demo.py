@@ -156,12 +156,13 @@ def _warn(manifest: Manifest, console: Console) -> None:
 
 
 def _introduce(manifest: Manifest, console: Console) -> None:
+    share = f", ρ = {manifest.rho:g}" if find_strategy(manifest.strategy).uses_rho else ""
     rate = "" if manifest.learning_rate is None else f", learning rate {manifest.learning_rate:g}"
     console.print("[bold]Hubbub[/bold]  you hear the crowd, never a voice", highlight=False)
     console.print(
         f"{len(manifest.cohort)} clients, {len(manifest.aggregators)} aggregators and a coordinator in this "
         f"process; strategy {manifest.strategy}, task {manifest.task}, {manifest.parameters:,} parameters, "
-        f"{manifest.local_steps} local steps a round, ρ = {manifest.rho:g}{rate}",
+        f"{manifest.local_steps} local steps a round{share}{rate}",
         highlight=False,
         style="dim",
     )

@@ -265,6 +265,8 @@ class Strategy(Protocol):
     """The indices that the last phase sums over; q and blocks are for a union that loses some."""
     usual_rho: float = 0.1
     """ρ of a run that does not ask for another."""
+    uses_rho: bool = True
+    """False if clients send a value for every index, whatever ρ is."""
     reveals: str = ""
     """A sentence on what a server learns of a single client; empty if nothing."""
     repeats: bool = False

@@ -129,6 +129,15 @@ def test_the_table_leaves_out_a_share_that_clients_cannot_tell(tmp_path: Path, q
     assert "alone" not in shown
 
 
+@pytest.mark.parametrize(("strategy", "shown"), [("fedavg", False), ("sum", False), ("no-union", True)])
+def test_a_share_that_a_strategy_does_not_use_is_not_shown(
+    strategy: str, tmp_path: Path, quiet: Hubbub, *, shown: bool
+) -> None:
+    _, told = run_demo(tmp_path, "--strategy", strategy, "--clients", "2", hubbub=quiet)
+
+    assert ("ρ" in told) == shown
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
