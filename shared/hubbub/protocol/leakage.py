@@ -29,6 +29,16 @@ def expected_union(n: int, rho: float, clients: int) -> float:
     return n * (1 - math.pow(1 - rho, clients))
 
 
+def expected_found(n: int, rho: float, clients: int, q: int) -> float:
+    """Compute the expected |V| of SecUnion: the expected union less what is lost, for any number of clients.
+
+    On average a client multiplies each non-trivial character of Z_m, m = 2^q, by 1 - ρ·m/(m-1); the chance of a
+    zero sum is the mean over all m characters.
+    """
+    other = 1 - math.pow(2, -q)
+    return n * other * (1 - math.pow(1 - rho / other, clients))
+
+
 def expected_lost(n: int, rho: float, clients: int, q: int) -> float:
     """Compute the expected number of indices that SecUnion loses."""
     return n * sum(

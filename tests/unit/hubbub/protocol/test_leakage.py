@@ -66,6 +66,20 @@ def test_expected_loss_agrees_with_a_second_derivation(clients: int, rho: float,
     assert lost == pytest.approx(lost_by_characters(N_LENET, rho, clients, q), rel=1e-9, abs=1e-6)
 
 
+@given(clients=st.integers(2, 10), rho=shares, q=st.integers(1, 32))
+def test_what_is_found_is_the_union_less_what_is_lost(clients: int, rho: float, q: int) -> None:
+    found = leakage.expected_found(N_LENET, rho, clients, q)
+    union, lost = leakage.expected_union(N_LENET, rho, clients), leakage.expected_lost(N_LENET, rho, clients, q)
+
+    assert found == pytest.approx(union - lost, rel=1e-9, abs=1e-6)
+
+
+def test_what_is_found_is_known_of_any_number_of_clients() -> None:
+    """Where everybody chooses much, a sum of many bits is odd half the time."""
+    assert leakage.expected_found(100, 0.5, 1_000_001, 1) == 50
+    assert [leakage.expected_found(100, 1.0, clients, 1) for clients in (1_000_000, 1_000_001)] == [0, 100]
+
+
 def simulate(n: int, rho: float, clients: int, q: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Choices (clients by indices) and the marks that Hubbub gives them."""
     chosen = np.random.default_rng(seed).random((clients, n)) < rho
