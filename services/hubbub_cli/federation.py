@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from hubbub.run_options import RunOptions, TaskName
+from hubbub_cli.formatting import print_warning
 from hubbub_cli.roster import KeyAgreement
 from hubbub_cli.run_options import takes_run_options
 
@@ -51,7 +52,7 @@ def new_federation(
     from hubbub_cli import federation_folder as kept  # noqa: PLC0415
     from hubbub_trainer.learning.datasets import default_cache_folder  # noqa: PLC0415
     from hubbub_trainer.learning.registry import choose_task  # noqa: PLC0415
-    from hubbub_trainer.planning import draw_up_manifest  # noqa: PLC0415
+    from hubbub_trainer.planning import draw_up_manifest, find_warning  # noqa: PLC0415
 
     chosen = choose_task(task, data="auto", cache_folder=default_cache_folder(), announce=lambda _: None)
     parties = kept.name_parties(clients=clients, aggregators=aggregators)
@@ -62,6 +63,7 @@ def new_federation(
         identities, roster = kept.make_parties(parties, Kem(kem))
         manifest = draw_up_manifest(chosen, options, roster=roster)
         kept.write_federation(folder, identities, roster, manifest)
+    print_warning(find_warning(manifest))
     if as_json:
         told = {
             "folder": str(folder),

@@ -23,6 +23,12 @@ def print_json(content: object) -> None:
     typer.echo(json.dumps(content, indent=2))
 
 
+def print_warning(sentence: str) -> None:
+    """Print a warning, unless it is empty, on standard error: what is on standard output may be for a program."""
+    if sentence:
+        typer.secho(f"warning: {sentence}", fg=typer.colors.YELLOW, err=True)
+
+
 def show_bytes(count: float) -> str:
     """Format a size: 1 MB is 2^20 bytes, as in the paper."""
     for unit, size in (("GB", 2**30), ("MB", 2**20), ("KB", 2**10)):

@@ -22,6 +22,7 @@ from hubbub_cli.bench import PASS_ON, bench
 from hubbub_cli.dead_letters import dead_letters
 from hubbub_cli.doctor import doctor
 from hubbub_cli.federation import federations
+from hubbub_cli.formatting import print_warning
 from hubbub_cli.keys import keys
 from hubbub_cli.ledger import ledgers
 from hubbub_cli.models import models
@@ -180,7 +181,7 @@ def new_manifest(
     from hubbub.trust.succession import read_endorsement  # noqa: PLC0415
     from hubbub_trainer.learning.datasets import default_cache_folder  # noqa: PLC0415
     from hubbub_trainer.learning.registry import choose_task  # noqa: PLC0415
-    from hubbub_trainer.planning import draw_up_manifest  # noqa: PLC0415
+    from hubbub_trainer.planning import draw_up_manifest, find_warning  # noqa: PLC0415
 
     manifest = draw_up_manifest(
         choose_task(task, data="auto", cache_folder=default_cache_folder(), announce=lambda _: None),
@@ -191,6 +192,7 @@ def new_manifest(
         coordinator=coordinator,
         endorsed=[read_endorsement(path) for path in endorsement or ()],
     )
+    print_warning(find_warning(manifest))
     text = manifest.model_dump_json(indent=2) + "\n"
     if out is None:
         sys.stdout.write(text)

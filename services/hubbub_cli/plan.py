@@ -63,6 +63,8 @@ def _write_row(row: Row, question: Question) -> dict[str, object]:
         "bits": row.bits,
         "runnable": row.runnable,
         "trains": row.trains,
+        "refused": row.refused,
+        "warning": row.warning,
         "union_size": row.union_size,
         "bits_per_round": row.bits_per_round,
         "bits_in_all": row.bits_in_all,
@@ -80,6 +82,10 @@ def print_plan(answer: Plan, console: Console) -> None:
     given = f"N = {ask.parameters:,}, C = {ask.clients}, S = {ask.servers}, ρ = {ask.rho:g}, k = {ask.kept:,}"
     console.print(f"{given}\nPayload of all parties, {_WIRES[ask.wire]} (MB = 2^20 bytes):", highlight=False)
     console.print(_draw_rows(answer, is_wide=console.width >= WIDE))
+    for row in answer.rows:
+        if row.warning:
+            refused = ". Such a run is refused" if row.refused else ""
+            console.print(f"warning: {row.warning}{refused}.", highlight=False, style="yellow")
     for line in (*_notes(answer), "", "Expected with independent choices:"):
         console.print(line, highlight=False)
     for line in _leakage(answer):

@@ -103,6 +103,8 @@ def _describe(run: RunWithParties) -> Iterable[tuple[str, Text]]:
     blocks = f" in blocks of {run.block}" if run.block > 1 else ""
     parts = (f"{run.strategy}{blocks}", f"{run.wire} wire", f"task {run.task}", f"{run.parameters:,} parameters")
     yield "strategy", Text(", ".join(parts))
+    if run.warning:
+        yield "warning", Text(run.warning, "yellow")
     void = f", {run.rounds_void} void" if run.rounds_void else ""
     yield "rounds", Text(f"{run.rounds_released} of {run.rounds_wanted} released{void}")
     yield "scores", Text(describe_metrics(run))

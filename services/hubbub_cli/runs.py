@@ -13,7 +13,7 @@ import typer
 
 from hubbub.disk import replacing
 from hubbub.errors import ConfigurationError
-from hubbub_cli.formatting import AsJson, print_json
+from hubbub_cli.formatting import AsJson, print_json, print_warning
 
 if TYPE_CHECKING:
     from hubbub_cli.client import Client, Json
@@ -99,6 +99,7 @@ def submit_run(
     key = idempotency_key or f"cli-{secrets.token_hex(16)}"
     answer, replayed = ask(endpoint, lambda client: client.post(RUNS, content, idempotency_key=key))
     run = read(RunView, answer)
+    print_warning(run.warning)
     if as_json and not watch:
         print_json(answer)
     elif not as_json:

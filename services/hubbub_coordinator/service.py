@@ -23,6 +23,7 @@ from hubbub.runtime.state_folder import AUDIT_FILE, STATE_FILE, TOMBSTONES, Tomb
 from hubbub.runtime.telemetry import Counters, context
 from hubbub.store.base import Archive, EventStore
 from hubbub.store.sqlite import SqliteStore
+from hubbub.strategies import planner
 from hubbub.strategies.registry import find_strategy
 from hubbub.transport.base import Transport
 from hubbub.trust.audit import AuditLog
@@ -192,11 +193,15 @@ class Coordinator:
         return known, True
 
     async def submit(self, manifest: Manifest, *, key: str = "") -> RunId:
-        """Begin a run; raise `ConfigurationError` if its manifest does not fit or was submitted before."""
+        """Begin a run; raise `ConfigurationError` if its manifest does not fit or was submitted before.
+
+        So does one whose union is expected to be empty, since nothing could be learnt.
+        """
         me = self.runner.identity.name
         if manifest.coordinator != me:
             raise ConfigurationError(f"the manifest names {manifest.coordinator} as its coordinator; this is {me}")
-        find_strategy(manifest.strategy)
+        strategy, parameters = find_strategy(manifest.strategy), manifest.protocol_parameters
+        planner.refuse_empty_union(strategy, parameters)
         disagreements = find_disagreements(manifest, self.runner.roster)
         if disagreements:
             raise ConfigurationError("; ".join(disagreements))
@@ -230,6 +235,9 @@ class Coordinator:
             self._submitted[key] = run
         with context(party=me, run=run):
             log.info("run %s was submitted", run)
+            losses = planner.describe_losses(strategy, parameters)
+            if losses:
+                log.warning("run %s: %s", run, losses)
         return run
 
     async def cancel(self, run: RunId) -> None:

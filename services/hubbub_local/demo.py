@@ -24,7 +24,7 @@ from hubbub_local.report import draw_report, write_report
 from hubbub_trainer.learning.datasets import default_cache_folder
 from hubbub_trainer.learning.registry import TASKS_IN_TORCH, Shelf, choose_task, is_place, load_task, try_task
 from hubbub_trainer.learning.task import Task, require
-from hubbub_trainer.planning import draw_up_manifest
+from hubbub_trainer.planning import draw_up_manifest, find_warning
 from hubbub_trainer.run_context import TaskLoader
 
 DASHBOARD_PORT = 8750
@@ -151,17 +151,21 @@ def _warn(manifest: Manifest, console: Console) -> None:
     if manifest.block > 1:
         shown = f"With blocks of {manifest.block} indices clients are shown more: {REVEALS}."
         console.print(shown, highlight=False, style="yellow")
+    warning = find_warning(manifest)
+    if warning:
+        console.print(f"warning: {warning}", highlight=False, style="yellow")
     if manifest.bits == 1:
         console.print(f"{ONE_BIT[0].upper()}{ONE_BIT[1:]}.", highlight=False, style="yellow")
 
 
 def _introduce(manifest: Manifest, console: Console) -> None:
+    share = f", ρ = {manifest.rho:g}" if find_strategy(manifest.strategy).uses_rho else ""
     rate = "" if manifest.learning_rate is None else f", learning rate {manifest.learning_rate:g}"
     console.print("[bold]Hubbub[/bold]  you hear the crowd, never a voice", highlight=False)
     console.print(
         f"{len(manifest.cohort)} clients, {len(manifest.aggregators)} aggregators and a coordinator in this "
         f"process; strategy {manifest.strategy}, task {manifest.task}, {manifest.parameters:,} parameters, "
-        f"{manifest.local_steps} local steps a round, ρ = {manifest.rho:g}{rate}",
+        f"{manifest.local_steps} local steps a round{share}{rate}",
         highlight=False,
         style="dim",
     )

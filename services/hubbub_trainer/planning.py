@@ -12,6 +12,7 @@ from hubbub.ids import PartyId, Role
 from hubbub.messages.manifest import CohortMember, Manifest, MetricClaim, default_min_clients, describe
 from hubbub.protocol.masks import recommend_rate
 from hubbub.run_options import RunOptions
+from hubbub.strategies import planner
 from hubbub.strategies.base import Strategy
 from hubbub.strategies.registry import find_strategy
 from hubbub.trust.roster import PublicIdentity, Roster
@@ -37,7 +38,8 @@ def draw_up_manifest(
     """Draw up a manifest for parties of a roster: the named ones, or all of a role.
 
     With endorsements of a completed run's model, it continues from that model and takes that run's seed. Otherwise
-    a seed that is not given is drawn at random: data owners let one run begin from a model.
+    a seed that is not given is drawn at random: data owners let one run begin from a model. A run that is expected
+    to lose nearly all indices is refused; `find_warning` tells of one that is expected to lose many.
     """
     strategy, seed = find_strategy(options.strategy), options.seed
     if seed is None:
@@ -72,6 +74,7 @@ def draw_up_manifest(
         manifest = Manifest.model_validate(contents)
     except ValidationError as error:
         raise ConfigurationError(describe(error)) from None
+    planner.refuse_empty_union(strategy, manifest.protocol_parameters)
     unendorsed = find_unendorsed(manifest, roster)
     if unendorsed:
         raise ConfigurationError("; ".join(unendorsed))
@@ -81,6 +84,11 @@ def draw_up_manifest(
             "name one that was"
         )
     return manifest
+
+
+def find_warning(manifest: Manifest) -> str:
+    """Return a sentence if a run is expected to lose many of the indices that clients choose, else nothing."""
+    return planner.describe_losses(find_strategy(manifest.strategy), manifest.protocol_parameters)
 
 
 def _choose_rate(task: Task, options: RunOptions, strategy: Strategy) -> dict[str, float]:

@@ -88,6 +88,8 @@ class RunView(BaseModel):
     run: str
     state: str
     reason: str
+    warning: str
+    """A warning if its strategy and parameters are expected to lose many indices; empty otherwise."""
     strategy: str
     block: int
     """Neighbouring indices that sec-union chooses together; 1 in every other strategy."""

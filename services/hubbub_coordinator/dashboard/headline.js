@@ -87,6 +87,9 @@ function showTitle(run) {
     h("span", {}, `began ${formatDay(run.began_at_s)}`),
     h("code", { title: run.run }, shortId(run.run)),
   );
+  const warning = byId("run-warning");
+  show(warning, run.warning !== "");
+  setText(warning, `! Warning: ${run.warning}.`);
   const reason = byId("reason");
   show(reason, run.reason !== "" && run.state !== "completed");
   set(reason, { class: `reason is-${run.state}` });

@@ -29,6 +29,16 @@ def expected_union(n: int, rho: float, clients: int) -> float:
     return n * (1 - math.pow(1 - rho, clients))
 
 
+def expected_found(n: int, rho: float, clients: int, q: int) -> float:
+    """Compute the expected |V| of SecUnion: the expected union less what is lost, for any number of clients.
+
+    On average a client multiplies each non-trivial character of Z_m, m = 2^q, by 1 - ρ·m/(m-1); the chance of a
+    zero sum is the mean over all m characters.
+    """
+    other = 1 - math.pow(2, -q)
+    return n * other * (1 - math.pow(1 - rho / other, clients))
+
+
 def expected_lost(n: int, rho: float, clients: int, q: int) -> float:
     """Compute the expected number of indices that SecUnion loses."""
     return n * sum(
@@ -67,7 +77,7 @@ def expected_alone_share(rho: float, clients: int) -> float:
     return choosing_probability(clients, rho, 1) / (1 - math.pow(1 - rho, clients))
 
 
-def estimate_alone_share(*, kept: int, matched: int, union_size: int, members: int, q: int) -> float:
+def estimate_alone_share(*, kept: int, matched: int, union_size: int, members: int, q: int) -> float | None:
     """Estimate the share of SecUnion's V that a single client chose, from what one client sees.
 
     The client chose `kept` indices; at `matched` of them the sum is its own mark; V has `union_size`. Of its own
@@ -77,15 +87,17 @@ def estimate_alone_share(*, kept: int, matched: int, union_size: int, members: i
     other clients are like this one, and that t for N_3 lies halfway between 3 and M.
 
     At q = 1 all marks are equal, and V holds the indices that an odd number of clients chose. Then the only
-    evidence is the mean number of choosers, M·matched/|V|. It is read as a mixture of one and of the largest odd
-    number, which errs towards more.
+    evidence is the mean number of choosers, M·matched/|V|. With up to four members that number is one or three,
+    and its mean gives the share. With more members it does not: half chosen by one and half by five look like
+    all chosen by three. With wider marks p·N_3 hides N_1 only in larger cohorts. So the result is None where
+    M > 2^(q+1).
     """
+    if members > 2 ** (q + 1):
+        return None
     if not union_size:
         return 0.0
     if q == 1:
-        largest = members - 1 + members % 2
-        choosers = members * matched / union_size
-        return _clip((largest - choosers) / (largest - 1)) if largest > 1 else 1.0
+        return _clip((3 - members * matched / union_size) / 2)
     cancel = math.pow(2, -q)
     several = 0.0
     if members > 2:  # noqa: PLR2004  (With one other client, nothing cancels on its own.)

@@ -267,6 +267,8 @@ class Strategy(Protocol):
     """The indices that the last phase sums over; q and blocks are for a union that loses some."""
     usual_rho: float = 0.1
     """ρ of a run that does not ask for another."""
+    uses_rho: bool = True
+    """False if clients send a value for every index, whatever ρ is."""
     usual_first_bound: float = FIRST_FACTOR_BOUND
     """Bound of the first step, for a run that does not ask for another."""
     reveals: str = ""

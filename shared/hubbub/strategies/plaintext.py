@@ -149,6 +149,7 @@ class FedAvg(Strategy):
     phases = (GatheringPhase("update", begin=_Averaging),)
     reveals = REVEALS
     support = "dense"
+    uses_rho = False
 
     def exposure(self, parameters: Parameters) -> Exposure:
         """The server sees everything, and everybody the mean."""

@@ -27,6 +27,10 @@ from hubbub.strategies.registry import STRATEGIES
 LEVELS: tuple[ServersLearn, ...] = get_args(ServersLearn)
 SUPPORTS: tuple[Support, ...] = get_args(Support)
 WIRE_MODES: tuple[WireMode, ...] = get_args(WireMode)
+LEAST_FOUND = 0.01
+"""A run whose expected |V| is a smaller share of k is refused."""
+MOST_LOST = 0.3
+"""If a larger share of the chosen indices is expected to be lost, there is a warning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +105,28 @@ class Leakage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedUnion:
+    """Expected V of a run whose clients choose independently, in indices or, if they choose blocks, in blocks."""
+
+    chosen: float
+    """Those that any client chooses."""
+    found: float
+    """The same less what is lost: |V|."""
+    kept: int
+    """Those that each client chooses, k."""
+
+    @property
+    def lost_share(self) -> float:
+        """The share of the chosen indices that is lost."""
+        return 1 - self.found / self.chosen
+
+    @property
+    def is_empty(self) -> bool:
+        """True if V has next to no indices, so that nothing can be learnt."""
+        return self.found < LEAST_FOUND * self.kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One strategy's line of the plan. `phases` has the bits of a round by what they are spent on."""
 
@@ -119,6 +145,10 @@ class Row:
     exposure: Exposure
     trains: bool = True
     """False for a strategy that adds numbers as they are, and is no way to train."""
+    refused: bool = False
+    """True if such a run is refused, because V is expected to be empty."""
+    warning: str = ""
+    """A sentence if many indices are expected to be lost, also if the run is refused for that."""
 
     @property
     def bits_per_round(self) -> int:
@@ -170,6 +200,38 @@ class Plan:
         return next(each for each in self.rows if each.strategy == strategy)
 
 
+def expect_union(strategy: Strategy, run: Parameters) -> ExpectedUnion:
+    """Compute the expected |V| and what is lost of it, for clients that choose their indices independently."""
+    if strategy.support in ("dense", "mask"):
+        size = run.model_size if strategy.support == "dense" else run.kept
+        return ExpectedUnion(chosen=size, found=size, kept=run.kept)
+    n, rho = run.blocks, run.kept_blocks / run.blocks
+    chosen = leakage.expected_union(n, rho, run.clients)
+    lossy = strategy.support == "lossy union"
+    found = leakage.expected_found(n, rho, run.clients, run.q) if lossy else chosen
+    return ExpectedUnion(chosen=chosen, found=found, kept=run.kept_blocks)
+
+
+def describe_losses(strategy: Strategy, run: Parameters) -> str:
+    """Return a warning if a run is expected to lose more than `MOST_LOST` of the chosen indices, else nothing."""
+    expected = expect_union(strategy, run)
+    if expected.lost_share <= MOST_LOST:
+        return ""
+    why = "nearly all marks cancel: it cannot learn" if expected.is_empty else "marks cancel: it may learn slowly"
+    blocks = f" in blocks of {run.block}" if run.block > 1 else ""
+    return (
+        f"{strategy.name}{blocks} with q = {run.q}, rho = {run.rho:g} and {run.clients} clients loses "
+        f"{expected.lost_share:.0%} of the indices that they choose, because {why}. Choose a larger q, a smaller "
+        "rho, or a strategy that loses none, such as no-union"
+    )
+
+
+def refuse_empty_union(strategy: Strategy, run: Parameters) -> None:
+    """Raise `ConfigurationError` if the expected |V| of a run is less than `LEAST_FOUND` of k."""
+    if expect_union(strategy, run).is_empty:
+        raise ConfigurationError(describe_losses(strategy, run))
+
+
 def plan(question: Question, *, servers_learn: ServersLearn = "nothing") -> Plan:
     """Work out Table 2 for the question, and choose.
 
@@ -181,9 +243,9 @@ def plan(question: Question, *, servers_learn: ServersLearn = "nothing") -> Plan
     told = _assess(question, question.parameters, question.kept)
     # A client chooses ⌊k/b⌋ of ⌈N/b⌉ blocks.
     by_blocks = _assess(question, question.run.blocks, question.run.kept_blocks) if question.block > 1 else None
-    rows = tuple(_list_rows(question, told, by_blocks))
+    rows = tuple(_list_rows(question))
     # A union that is expected to lose everything is cheap and useless.
-    useful = [row for row in rows if row.runnable and row.trains and row.union_size]
+    useful = [row for row in rows if row.runnable and row.trains and row.union_size and not row.refused]
     allowed = [row for row in useful if row.exposure.within(servers_learn)]
     return Plan(
         question=question,
@@ -221,19 +283,19 @@ def _assess(question: Question, n: int, kept: int) -> Leakage:
         ) from None
 
 
-def _list_rows(question: Question, told: Leakage, by_blocks: Leakage | None) -> Iterator[Row]:
+def _list_rows(question: Question) -> Iterator[Row]:
     """Give strategies that train, formulas of others, and sums of numbers as they are."""
     flat = replace(question.run, block=1)
     found = sorted(STRATEGIES.values(), key=lambda strategy: _place(strategy, flat))
     for strategy in found:
         if not strategy.repeats:
-            yield _row(strategy, question, flat, told)
-        if by_blocks and strategy.support == "lossy union":
-            yield _row(strategy, question, question.run, by_blocks)
+            yield _row(strategy, question, flat)
+        if question.block > 1 and strategy.support == "lossy union":
+            yield _row(strategy, question, question.run)
     yield from _compare(question)
     for strategy in found:
         if strategy.repeats:
-            yield _row(strategy, question, flat, told)
+            yield _row(strategy, question, flat)
 
 
 def _place(strategy: Strategy, run: Parameters) -> tuple[bool, int, bool]:
@@ -242,8 +304,11 @@ def _place(strategy: Strategy, run: Parameters) -> tuple[bool, int, bool]:
     return not exposure.updates, SUPPORTS.index(strategy.support), not exposure.indices
 
 
-def _row(strategy: Strategy, question: Question, run: Parameters, told: Leakage) -> Row:
-    size = _union_size(strategy.support, question, run, told)
+def _row(strategy: Strategy, question: Question, run: Parameters) -> Row:
+    expected = expect_union(strategy, run)
+    size = min(run.model_size, round(expected.found) * run.block)
+    if question.union_size is not None and "union" in strategy.support:
+        size = question.union_size
     paper = replace(run, wire="paper", verified=False)
     return Row(
         strategy=strategy.name,
@@ -257,18 +322,9 @@ def _row(strategy: Strategy, question: Question, run: Parameters, told: Leakage)
         rounds=question.rounds,
         exposure=strategy.exposure(run),
         trains=not strategy.repeats,
+        refused=expected.is_empty,
+        warning=describe_losses(strategy, run),
     )
-
-
-def _union_size(support: Support, question: Question, run: Parameters, told: Leakage) -> int:
-    if support == "dense":
-        return question.parameters
-    if support == "mask":
-        return question.kept
-    if question.union_size is not None:
-        return question.union_size
-    lost = told.expected_lost if support == "lossy union" else 0.0
-    return min(question.parameters, round(told.expected_union - lost) * run.block)
 
 
 def _compare(question: Question) -> Iterator[Row]:

@@ -119,6 +119,7 @@ class SecureFedAvg(Strategy):
     name = "secure-fedavg"
     phases = (UPDATE,)
     support = "dense"
+    uses_rho = False
     # A step of signs is small where a model is large. A dense step of a small model is not.
     usual_first_bound = 1.0
 

@@ -146,6 +146,7 @@ class SumStrategy(Strategy):
         self.sparse = sparse
         self.phases = (UNION.phase, VALUES) if sparse else (VALUES,)
         self.support = UNION.support if sparse else "dense"
+        self.uses_rho = sparse
 
     def exposure(self, parameters: Parameters) -> Exposure:
         """Clients learn the sum itself, and on a union how many chose each index."""

@@ -130,7 +130,7 @@ class SecUnion(Union):
         return unions.mark_at_random(chosen, parameters.q, stream)
 
     def alone_share(self, parameters: Parameters, found: Found, marks: Digits, members: int) -> float | None:
-        """Estimate it from our own marks: see `leakage.estimate_alone_share`."""
+        """Estimate it from our own marks; None if they do not tell it: see `leakage.estimate_alone_share`."""
         if not found.support.size:
             return None
         chosen = marks != 0

@@ -122,6 +122,32 @@ def test_the_table_shows_the_share_that_was_chosen_alone_and_a_log_is_written(tm
     assert any("is completed" in line["message"] for line in lines)
 
 
+def test_the_table_leaves_out_a_share_that_clients_cannot_tell(tmp_path: Path, quiet: Hubbub) -> None:
+    report, shown = run_demo(tmp_path, "--strategy", "sec-union", "--q", "1", hubbub=quiet)
+
+    assert {each["alone_share"] for each in report["rounds"]} == {None}
+    assert "alone" not in shown
+
+
+def test_a_run_that_loses_many_indices_is_warned_about_and_still_runs(tmp_path: Path, quiet: Hubbub) -> None:
+    options = ("--strategy", "sec-union", "--clients", "3")
+    _, lossy = run_demo(tmp_path, *options, "--rho", "0.5", hubbub=quiet)
+    _, kept = run_demo(tmp_path, *options, hubbub=quiet)
+
+    warning = "warning: sec-union with q = 1, rho = 0.5 and 3 clients loses 43% of the indices"
+    assert warning in " ".join(lossy.split())
+    assert "warning" not in kept
+
+
+@pytest.mark.parametrize(("strategy", "shown"), [("fedavg", False), ("sum", False), ("no-union", True)])
+def test_a_share_that_a_strategy_does_not_use_is_not_shown(
+    strategy: str, tmp_path: Path, quiet: Hubbub, *, shown: bool
+) -> None:
+    _, told = run_demo(tmp_path, "--strategy", strategy, "--clients", "2", hubbub=quiet)
+
+    assert ("ρ" in told) == shown
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
@@ -131,6 +157,7 @@ def test_the_table_shows_the_share_that_was_chosen_alone_and_a_log_is_written(tm
         (("--strategy", "nonsense"), "there is no strategy 'nonsense'; choose one of: fedavg, "),
         (("--strategy", "sec-union", "--q", "0"), "q is 0"),
         (("--strategy", "sec-union", "--block", "31"), "keeps 30 indices, less than one block of 31"),
+        (("--strategy", "sec-union", "--clients", "4", "--rho", "1"), "nearly all marks cancel"),
         (("--strategy", "no-union", "--block", "2"), "blocks of indices are for sec-union alone"),
         (("--learning-rate", "0"), "learning_rate: Input should be greater than 0"),
         (("--learning-rate", "nan"), "learning_rate: Input should be a finite number"),

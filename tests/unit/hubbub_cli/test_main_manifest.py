@@ -153,6 +153,16 @@ def test_it_is_written_to_a_file_and_its_run_is_named(roster: Path, tmp_path: Pa
     assert written.parameters == 61_706, "known without torch and data"
 
 
+def test_a_run_that_loses_many_indices_is_warned_about_beside_its_manifest(roster: Path) -> None:
+    arguments = ["manifest", "new", "--roster", str(roster), "--task", "synthetic", "--strategy", "sec-union"]
+    result = CliRunner().invoke(app, [*arguments, "--rho", "0.5"], catch_exceptions=False)
+    silent = CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+    assert read_manifest(result.stdout).rho == 0.5
+    assert "warning: sec-union with q = 1, rho = 0.5 and 4 clients loses 47% of the indices" in result.stderr
+    assert silent.stderr == ""
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [

@@ -51,6 +51,22 @@ def test_json_by_default_is_of_the_compact_wire_and_an_estimated_union_and_says_
     assert answer["recommended"] == "shared-mask"
 
 
+def test_a_row_that_would_lose_many_indices_is_warned_about(hubbub: Hubbub) -> None:
+    options = ("--params", "1000", "--clients", "4")
+    (some, none, quiet) = (hubbub("plan", *options, "--rho", rho).joined for rho in ("0.5", "1", "0.1"))
+    answer, rows = read_json(hubbub, *options, "--rho", "1")
+
+    assert "warning: sec-union with q = 1, rho = 0.5 and 4 clients loses 47% of the indices" in some
+    assert "such as no-union." in some
+    assert "refused" not in some
+    assert "loses 100% of the indices that they choose, because nearly all marks cancel" in none
+    assert "Such a run is refused." in none
+    assert "warning" not in quiet
+    assert [name for name, row in rows.items() if row["refused"]] == ["sec-union"]
+    assert [name for name, row in rows.items() if "loses" in row["warning"]] == ["sec-union"]
+    assert answer["recommended"] == "no-union"
+
+
 def test_what_a_scored_round_takes_besides_is_said(hubbub: Hubbub) -> None:
     (verified, _), (plain, _) = (read_json(hubbub, "--wire", "paper", *tags) for tags in ((), ("--no-tags",)))
 

@@ -228,6 +228,22 @@ def test_a_manifest_is_submitted_once_and_again_with_its_key(held: LiveCoordinat
     assert "a new run needs a new nonce" in without.err
 
 
+def test_a_run_that_loses_many_indices_is_warned_about_when_it_is_submitted_and_shown(
+    held: LiveCoordinator, hubbub: Hubbub
+) -> None:
+    lossy = make_run(3, strategy="sec-union", rho=0.5)
+
+    submitted = hubbub("run", "submit", held.manifest_file(lossy), *held.options(), "--json")
+    shown = hubbub("run", "show", lossy.run_id, *held.options())
+    quiet = hubbub("run", "submit", held.manifest_file(FIRST), *held.options())
+
+    warning = "sec-union with q = 1, rho = 0.5 and 3 clients loses 43% of the indices"
+    assert submitted.json["run"] == lossy.run_id
+    assert f"warning: {warning}" in submitted.err
+    assert f"warning {warning}" in shown.joined
+    assert quiet.err == ""
+
+
 def test_a_run_is_submitted_and_watched_to_its_end(held: LiveCoordinator, hubbub: Hubbub) -> None:
     held.silence.lift_all()
 

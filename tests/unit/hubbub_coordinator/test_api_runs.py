@@ -52,6 +52,23 @@ async def submit(client: httpx.AsyncClient, manifest: Manifest = SUBMITTED, key:
     return await client.post(RUNS, content=manifest.model_dump_json(), headers=headers)
 
 
+async def test_a_run_that_loses_nearly_all_indices_is_refused_and_one_that_loses_many_has_a_warning(
+    tmp_path: Path,
+) -> None:
+    empty = make_manifest(clients=4, strategy="sec-union", rho=1.0)
+    lossy = SUBMITTED.model_copy(update={"strategy": "sec-union", "rho": 0.5})
+    async with running_scene(tmp_path) as scene, client_of(scene.coordinator) as client:
+        refused, begun, quiet = [await submit(client, manifest) for manifest in (empty, lossy, SUBMITTED)]
+
+        assert refused.status_code == 422
+        assert "sec-union with q = 1, rho = 1 and 4 clients loses 100% of the" in refused.json()["detail"]
+        assert "nearly all marks cancel" in refused.json()["detail"]
+        assert (begun.status_code, quiet.status_code) == (201, 201)
+        assert "rho = 0.5 and 3 clients loses 43% of the indices" in begun.json()["warning"]
+        assert quiet.json()["warning"] == ""
+        assert (await get(client, f"{RUNS}/{lossy.run_id}"))["warning"] == begun.json()["warning"]
+
+
 async def test_a_manifest_begins_a_run_once(tmp_path: Path) -> None:
     async with running_scene(tmp_path) as scene, client_of(scene.coordinator) as client:
         begun, again = await submit(client), await submit(client)

@@ -66,6 +66,20 @@ def test_expected_loss_agrees_with_a_second_derivation(clients: int, rho: float,
     assert lost == pytest.approx(lost_by_characters(N_LENET, rho, clients, q), rel=1e-9, abs=1e-6)
 
 
+@given(clients=st.integers(2, 10), rho=shares, q=st.integers(1, 32))
+def test_what_is_found_is_the_union_less_what_is_lost(clients: int, rho: float, q: int) -> None:
+    found = leakage.expected_found(N_LENET, rho, clients, q)
+    union, lost = leakage.expected_union(N_LENET, rho, clients), leakage.expected_lost(N_LENET, rho, clients, q)
+
+    assert found == pytest.approx(union - lost, rel=1e-9, abs=1e-6)
+
+
+def test_what_is_found_is_known_of_any_number_of_clients() -> None:
+    """Where everybody chooses much, a sum of many bits is odd half the time."""
+    assert leakage.expected_found(100, 0.5, 1_000_001, 1) == 50
+    assert [leakage.expected_found(100, 1.0, clients, 1) for clients in (1_000_000, 1_000_001)] == [0, 100]
+
+
 def simulate(n: int, rho: float, clients: int, q: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Choices (clients by indices) and the marks that Hubbub gives them."""
     chosen = np.random.default_rng(seed).random((clients, n)) < rho
@@ -126,29 +140,51 @@ def test_the_papers_formulas_promise_more_than_there_is_but_for_wide_marks() -> 
     assert dense == (100, 0.0), "a dense choice leaves nobody alone"
 
 
-@pytest.mark.parametrize(("q", "alike"), [(1, 0.0), (1, 0.9), (2, 0.5), (3, 0.7), (5, 0.9), (16, 0.0), (16, 0.9)])
-def test_one_client_can_tell_roughly_how_much_was_chosen_alone(q: int, alike: float) -> None:
-    clients, n, k = 5, 40_000, 4_000
+def estimate_and_share(chosen: np.ndarray, q: int, seed: int) -> tuple[float | None, float]:
+    """What the first client estimates, and the share of V that a single client chose."""
+    generator = np.random.default_rng(seed)
+    marks = np.where(chosen, generator.integers(1, max(2, 2**q), size=chosen.shape), 0)
+    total = marks.sum(axis=0) % 2**q
+    estimate = leakage.estimate_alone_share(
+        kept=int(chosen[0].sum()),
+        matched=int(np.count_nonzero((total == marks[0]) & chosen[0])),
+        union_size=int(np.count_nonzero(total)),
+        members=len(chosen),
+        q=q,
+    )
+    return estimate, np.count_nonzero((chosen.sum(axis=0) == 1) & (total != 0)) / np.count_nonzero(total)
+
+
+@pytest.mark.parametrize(
+    ("q", "clients", "alike"),
+    [(1, 3, 0.0), (1, 4, 0.9), (2, 5, 0.5), (3, 5, 0.7), (5, 5, 0.9), (16, 5, 0.0), (16, 5, 0.9)],
+)
+def test_one_client_can_tell_roughly_how_much_was_chosen_alone(q: int, clients: int, alike: float) -> None:
+    n, k = 40_000, 4_000
     generator = np.random.default_rng(7)
     common = generator.normal(size=n)
     chosen = np.zeros((clients, n), dtype=np.bool_)
     for place in range(clients):
         score = np.abs(alike * common + (1 - alike) * generator.normal(size=n))
         chosen[place, np.argpartition(-score, k)[:k]] = True
-    marks = np.where(chosen, generator.integers(1, max(2, 2**q), size=(clients, n)), 0)
-    total = marks.sum(axis=0) % 2**q
-    union_size = int(np.count_nonzero(total))
-    exact = np.count_nonzero((chosen.sum(axis=0) == 1) & (total != 0)) / union_size
 
-    estimate = leakage.estimate_alone_share(
-        kept=k,
-        matched=int(np.count_nonzero((total == marks[0]) & chosen[0])),
-        union_size=union_size,
-        members=clients,
-        q=q,
-    )
+    estimate, share = estimate_and_share(chosen, q, seed=7)
 
-    assert estimate == pytest.approx(exact, abs=0.12 if q <= 2 else 0.06)
+    assert estimate == pytest.approx(share, abs=0.12 if q <= 2 else 0.06)
+
+
+@pytest.mark.parametrize("rho", [0.03, 0.1])
+@pytest.mark.parametrize("q", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("clients", [2, 3, 4, 5, 10, 20, 100])
+def test_where_clients_choose_independently_the_estimate_is_right_or_left_out(
+    clients: int, q: int, rho: float
+) -> None:
+    chosen = np.random.default_rng(clients).random((clients, 40_000)) < rho
+
+    estimate, share = estimate_and_share(chosen, q, seed=q)
+
+    assert estimate is None or estimate == pytest.approx(share, abs=0.07)
+    assert (estimate is None) == (clients > 2 * 2**q), "it is left out only where marks are few"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hubbub.errors import ConfigurationError
@@ -8,7 +10,14 @@ from hubbub.ids import WireMode
 from hubbub.parameters import Parameters
 from hubbub.protocol import leakage
 from hubbub.strategies.base import ServersLearn
-from hubbub.strategies.planner import LEVELS, Question, plan
+from hubbub.strategies.planner import (
+    LEVELS,
+    Question,
+    describe_losses,
+    expect_union,
+    plan,
+    refuse_empty_union,
+)
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.strategies.verified import Verified
 from support.two_phases import TwoPhases
@@ -238,6 +247,95 @@ def test_everything_chosen_with_one_bit_and_an_even_cohort_loses_everything() ->
     assert answer.row("sec-union").union_size == 0
     assert answer.row("partial-sec-union").union_size == 100
     assert answer.recommended.strategy == "no-union"
+    assert [row.strategy for row in answer.rows if row.warning] == ["sec-union"]
+    assert answer.row("sec-union").refused
+
+
+def parameters_of(**changes: Any) -> Parameters:
+    return ask(**{"parameters": 1_000, "q": 1, **changes}).run
+
+
+def test_a_union_that_is_nearly_empty_is_cheap_and_not_recommended() -> None:
+    """|V| is 8 of 1,000 indices, so that it is not only what is empty that is left out."""
+    answer = plan(ask(parameters=1_000, clients=4, rho=0.998))
+
+    row = answer.row("sec-union")
+    assert (row.union_size, row.refused) == (8, True)
+    assert row.bits_per_round < answer.recommended.bits_per_round
+
+
+def simulate_marks(run: Parameters, seed: int = 5) -> tuple[int, int]:
+    """How many indices, or blocks, are chosen by any client, and how many have a sum that is not zero."""
+    generator, size = np.random.default_rng(seed), (run.clients, run.blocks)
+    chosen = generator.random(size) < run.kept_blocks / run.blocks
+    total = np.where(chosen, generator.integers(1, 2**run.q, size=size), 0).sum(axis=0) % 2**run.q
+    return int(chosen.any(axis=0).sum()), int(np.count_nonzero(total))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"clients": 10},
+        {"clients": 3, "rho": 0.6, "q": 2},
+        {"clients": 4, "rho": 0.5, "block": 3},
+        {"clients": 100},
+    ],
+)
+def test_the_expected_union_is_what_a_simulation_finds(changes: dict[str, Any]) -> None:
+    run = parameters_of(parameters=150_000, **changes)
+
+    expected = expect_union(STRATEGIES["sec-union"], run)
+
+    chosen, found = simulate_marks(run)
+    assert (expected.chosen, expected.found) == pytest.approx((chosen, found), rel=0.02)
+    assert expected.lost_share == pytest.approx(1 - found / chosen, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("changes", "refused"),
+    [
+        ({"clients": 4, "rho": 1.0}, True),
+        ({"clients": 2, "rho": 0.999}, True),
+        ({"clients": 4, "rho": 1.0, "block": 10}, True),
+        # Of 101 blocks a client chooses 100, so that one is left to each.
+        ({"parameters": 1_010, "clients": 4, "rho": 1_000 / 1_010, "block": 10}, False),
+        ({"clients": 4, "rho": 0.99}, False),
+        ({"clients": 10, "rho": 0.1}, False),
+        ({"clients": 2, "rho": 1.0, "q": 2}, False),
+        ({"clients": 2_000, "rho": 0.1}, False),
+    ],
+)
+def test_a_run_that_loses_many_indices_is_warned_about_and_one_that_loses_nearly_all_refused(
+    changes: dict[str, Any], *, refused: bool
+) -> None:
+    strategy, run = STRATEGIES["sec-union"], parameters_of(**changes)
+
+    warning = describe_losses(strategy, run)
+
+    assert f"{run.clients} clients loses " in warning
+    assert "marks cancel" in warning
+    assert ("in blocks of 10" in warning) == (run.block > 1)
+    assert ("it cannot learn" in warning) == refused
+    with pytest.raises(ConfigurationError, match="nearly all marks cancel") if refused else nullcontext():
+        refuse_empty_union(strategy, run)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"clients": 5, "rho": 1.0}, {"clients": 10, "rho": 0.09}, {"clients": 2, "rho": 1.0, "q": 3}]
+)
+def test_a_run_that_loses_few_indices_is_not_warned_about(changes: dict[str, Any]) -> None:
+    assert describe_losses(STRATEGIES["sec-union"], parameters_of(**changes)) == ""
+    assert not plan(ask(parameters=1_000, **changes)).row("sec-union").warning
+
+
+@pytest.mark.parametrize("name", sorted(STRATEGIES.keys() - {"sec-union"}))
+def test_only_sec_union_loses_anything(name: str) -> None:
+    run = parameters_of(clients=4, rho=1.0)
+
+    refuse_empty_union(STRATEGIES[name], run)
+
+    assert describe_losses(STRATEGIES[name], run) == ""
+    assert expect_union(STRATEGIES[name], run).found == 1_000
 
 
 @pytest.mark.parametrize(
