@@ -46,6 +46,7 @@ def write_plan(answer: Plan) -> dict[str, object]:
         "block_leakage": answer.block_leakage and _write_leakage(answer.block_leakage),
         "servers_learn": answer.servers_learn,
         "recommended": answer.recommended.strategy,
+        "recommended_because": answer.reason,
         "recommended_block": answer.recommended.block,
         "recommended_without_loss": answer.lossless.strategy,
     }
@@ -168,13 +169,13 @@ def _block_leakage(answer: Plan) -> list[str]:
 
 def _recommend(answer: Plan) -> str:
     row, dense = answer.recommended, answer.row("fedavg")
-    exact = answer.lossless
-    other = f"; without losing indices {exact.label}, {show_bytes(exact.bits_per_round / 8)}"
+    exact, is_lossy = answer.lossless, row.q is not None or row.bits is not None
+    other = f"; without losing indices {exact.label}, {show_bytes(exact.bits_per_round / 8)}" if is_lossy else ""
     sent, dense_sent = (_count_sent(answer.question, each) for each in (row, dense))
+    payload = f"{show_bytes(row.bits_per_round / 8)}, {_against(row.bits_per_round, dense.bits_per_round)}"
     return (
-        f"Cheapest if servers may learn {_AT_MOST[answer.servers_learn]}: {row.label}, "
-        f"{show_bytes(row.bits_per_round / 8)} a round, {_against(row.bits_per_round, dense.bits_per_round)}"
-        f"{'' if exact is row else other}.\n"
+        f"Recommended if servers may learn {_AT_MOST[answer.servers_learn]}: {row.label}, because "
+        f"{answer.reason}. A round is {payload}{other}.\n"
         f"With every message counted, about {show_bytes(sent)} a round, {_against(sent, dense_sent)} "
         f"({show_bytes(dense_sent)}).{TOO_SMALL if sent > dense_sent else ''}"
     )

@@ -32,9 +32,9 @@ def one_of(what: str, *known: str) -> Callable[[str], str]:
     return check
 
 
-def check_strategy(word: str) -> str:
-    """Raise `ConfigurationError` if no strategy has this name."""
-    return one_of("strategy", *list_strategies())(word)
+def check_strategy(word: str | None) -> str | None:
+    """Raise `ConfigurationError` if no strategy has this name; None is for one that is not given."""
+    return None if word is None else one_of("strategy", *list_strategies())(word)
 
 
 def list_strategies() -> tuple[str, ...]:

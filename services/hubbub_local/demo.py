@@ -14,6 +14,7 @@ from rich.console import Console
 
 from hubbub.errors import ConfigurationError, ProtocolError
 from hubbub.messages.manifest import Manifest
+from hubbub.strategies.planner import recommend
 from hubbub.strategies.registry import find_strategy
 from hubbub.strategies.shared_mask import ONE_BIT
 from hubbub.strategies.unions import REVEALS
@@ -63,7 +64,7 @@ async def run_demo(options: DemoOptions, console: Console) -> None:
         try_task(task)
     manifest, parties = draw_up(options, task)
     board = Board(manifest, announcements)
-    _introduce(manifest, console)
+    _introduce(options, manifest, console)
     _warn(manifest, console)
     async with AsyncExitStack() as stack:
         listener = stack.enter_context(_reserve_port(options.port)) if options.dashboard else None
@@ -158,13 +159,14 @@ def _warn(manifest: Manifest, console: Console) -> None:
         console.print(f"{ONE_BIT[0].upper()}{ONE_BIT[1:]}.", highlight=False, style="yellow")
 
 
-def _introduce(manifest: Manifest, console: Console) -> None:
+def _introduce(options: DemoOptions, manifest: Manifest, console: Console) -> None:
+    why = "" if options.strategy else f" (recommended: {recommend(manifest.parameters).reason})"
     share = f", ρ = {manifest.rho:g}" if find_strategy(manifest.strategy).uses_rho else ""
     rate = "" if manifest.learning_rate is None else f", learning rate {manifest.learning_rate:g}"
     console.print("[bold]Hubbub[/bold]  you hear the crowd, never a voice", highlight=False)
     console.print(
         f"{len(manifest.cohort)} clients, {len(manifest.aggregators)} aggregators and a coordinator in this "
-        f"process; strategy {manifest.strategy}, task {manifest.task}, {manifest.parameters:,} parameters, "
+        f"process; strategy {manifest.strategy}{why}, task {manifest.task}, {manifest.parameters:,} parameters, "
         f"{manifest.local_steps} local steps a round{share}{rate}",
         highlight=False,
         style="dim",

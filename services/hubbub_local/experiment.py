@@ -73,9 +73,9 @@ async def run_to_target(
         ) as federation:
             state, run = await federation.run(manifest)
             if federation.count_task_failures():
-                raise ProtocolError(f"{options.strategy} failed: the task failed; the log says how")
+                raise ProtocolError(f"{manifest.strategy} failed: the task failed; the log says how")
             if state is not runs.State.COMPLETED:
-                raise ProtocolError(f"{options.strategy} {state.value}: {run.reason}")
+                raise ProtocolError(f"{manifest.strategy} {state.value}: {run.reason}")
             digest = federation.model_digest(manifest)
     return Outcome(
         reached=_has_reached(manifest, accounts[-1]),

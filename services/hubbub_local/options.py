@@ -13,6 +13,10 @@ from hubbub.run_options import Option, Rounds, RunOptions, TaskName
 class DemoOptions(RunOptions):
     """A run, and the federation in this process that it takes place in."""
 
+    strategy: Annotated[
+        str | None,
+        Option(help="How updates are aggregated.", shown_default="recommended for the size of the model"),
+    ] = None
     rounds: Rounds = 5
     seed: Annotated[int, Option(min=0, help="Fixes everything, the clients' secrets too.")] = 0
     task: TaskName = "lenet"

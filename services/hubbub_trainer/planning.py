@@ -41,7 +41,8 @@ def draw_up_manifest(
     a seed that is not given is drawn at random: data owners let one run begin from a model. A run that is expected
     to lose nearly all indices is refused; `find_warning` tells of one that is expected to lose many.
     """
-    strategy, seed = find_strategy(options.strategy), options.seed
+    parameters, seed = task.count_parameters(), options.seed
+    strategy = find_strategy(options.strategy or planner.recommend(parameters).strategy)
     if seed is None:
         seed = endorsed[0].seed if endorsed else secrets.randbelow(FRESH_SEEDS)
     cohort = tuple(
@@ -55,6 +56,7 @@ def draw_up_manifest(
         )
     contents = {
         "min_clients": default_min_clients(len({member.organisation for member in cohort})),
+        "strategy": strategy.name,
         "rho": strategy.usual_rho,
         "first_factor_bound": strategy.usual_first_bound,
         **_choose_rate(task, options, strategy),
@@ -63,7 +65,7 @@ def draw_up_manifest(
         "aggregators": tuple(party.name for party in _choose(roster, Role.AGGREGATOR, aggregators)),
         "coordinator": coordinators[0].name,
         "roster_sha256": roster.digest,
-        "parameters": task.count_parameters(),
+        "parameters": parameters,
         "task": task.name,
         "metrics": tuple(MetricClaim.of(metric) for metric in task.metrics),
         "seed": seed,

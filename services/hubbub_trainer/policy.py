@@ -43,7 +43,7 @@ class Policy(PartyPolicy):
     level."""
     max_local_steps: Limit = 1000
     """The most local steps that a manifest may ask for in a round."""
-    max_learning_rate: Positive = 1.0
+    max_learning_rate: Positive = 2.0
     """The largest learning rate that a manifest may ask for. The higher the rate, the further a single batch of
     your data moves your update. A task's own rate has no limit here."""
     max_alpha_max: Positive = 16.0

@@ -38,7 +38,8 @@ Rounds = Annotated[int, Option(min=1, help="Rounds to run.")]
 class RunOptions:
     """Everything about a run but its task and its parties. None leaves a value to the manifest's default."""
 
-    strategy: Annotated[str, Option(help="How updates are aggregated.")] = "no-union"
+    strategy: Annotated[str | None, Option(help="How updates are aggregated.")] = "no-union"
+    """None for the one that is recommended for the model."""
     wire: Annotated[
         WireMode,
         Option(
@@ -58,7 +59,7 @@ class RunOptions:
     rho: Annotated[
         float | None,
         Option(
-            help="Share of the parameters that a client sends (the paper's ρ); fedavg, secure-fedavg and sum send all.",
+            help="Share of the parameters that a client sends (the paper's ρ), unless it sends all.",
             shown_default="0.1; 0.03 with shared-mask",
         ),
     ] = None

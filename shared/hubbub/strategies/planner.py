@@ -29,6 +29,8 @@ SUPPORTS: tuple[Support, ...] = get_args(Support)
 WIRE_MODES: tuple[WireMode, ...] = get_args(WireMode)
 LEAST_FOUND = 0.01
 """A run whose expected |V| is a smaller share of k is refused."""
+SMALLEST_MASKED = 20_000
+"""Smaller models learn too slowly from a mask of the usual ρ (docs/findings.md)."""
 MOST_LOST = 0.3
 """If a larger share of the chosen indices is expected to be lost, there is a warning."""
 
@@ -172,7 +174,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The answer: every row of Table 2, and the cheapest strategy that keeps servers from learning more.
+    """The answer: every row of Table 2, and the best strategy that keeps servers from learning more.
 
     Sums of numbers as they are come last; they are planned like the rest, and never recommended for training.
     """
@@ -185,6 +187,8 @@ class Plan:
     """The same of blocks, where they were asked for."""
     servers_learn: ServersLearn
     recommended: Row
+    reason: str
+    """Why it is recommended."""
     lossless: Row
     """The cheapest among those in which all that clients choose is summed: none is lost, or left to a mask."""
 
@@ -232,6 +236,23 @@ def refuse_empty_union(strategy: Strategy, run: Parameters) -> None:
         raise ConfigurationError(describe_losses(strategy, run))
 
 
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """The strategy for a model, if nothing else is asked for, and the reason."""
+
+    strategy: str
+    reason: str
+
+
+def recommend(parameters: int) -> Recommendation:
+    """Recommend a strategy in which servers learn nothing, by the size of the model."""
+    if parameters < SMALLEST_MASKED:
+        return Recommendation(
+            "secure-fedavg", f"a model of {parameters:,} parameters learns too slowly from a few of them"
+        )
+    return Recommendation("shared-mask", "it takes the least traffic")
+
+
 def plan(question: Question, *, servers_learn: ServersLearn = "nothing") -> Plan:
     """Work out Table 2 for the question, and choose.
 
@@ -247,6 +268,7 @@ def plan(question: Question, *, servers_learn: ServersLearn = "nothing") -> Plan
     # A union that is expected to lose everything is cheap and useless.
     useful = [row for row in rows if row.runnable and row.trains and row.union_size and not row.refused]
     allowed = [row for row in useful if row.exposure.within(servers_learn)]
+    usual, is_small = recommend(question.parameters), question.parameters < SMALLEST_MASKED
     return Plan(
         question=question,
         estimated=question.union_size is None,
@@ -254,7 +276,8 @@ def plan(question: Question, *, servers_learn: ServersLearn = "nothing") -> Plan
         leakage=told,
         block_leakage=by_blocks,
         servers_learn=servers_learn,
-        recommended=_cheapest(allowed),
+        recommended=_cheapest([row for row in allowed if not is_small or row.strategy == usual.strategy]),
+        reason=usual.reason,
         lossless=_cheapest([row for row in allowed if row.q is None and row.bits is None]),
     )
 

@@ -64,7 +64,7 @@ def test_a_row_that_would_lose_many_indices_is_warned_about(hubbub: Hubbub) -> N
     assert "warning" not in quiet
     assert [name for name, row in rows.items() if row["refused"]] == ["sec-union"]
     assert [name for name, row in rows.items() if "loses" in row["warning"]] == ["sec-union"]
-    assert answer["recommended"] == "no-union"
+    assert (answer["recommended"], answer["recommended_without_loss"]) == ("secure-fedavg", "no-union")
 
 
 def test_what_a_scored_round_takes_besides_is_said(hubbub: Hubbub) -> None:
@@ -121,7 +121,7 @@ def test_an_estimate_is_called_one_and_both_formulas_are_told(hubbub: Hubbub) ->
     assert "|V| is estimated from independent choices" in text
     assert "sec-union (q = 1) loses 4,525 of 25,267 indices (17.91%); by the paper's formula 2,513." in text
     assert "was alone with 93.09%; by the paper's formula 97.39%." in text
-    assert ": shared-mask" in text.split("Cheapest if servers")[1]
+    assert ": shared-mask (2 bits), because it takes the least traffic." in text.split("Recommended if servers")[1]
     assert "data owners' policies must name it" in text
 
 

@@ -253,7 +253,7 @@ def test_a_rule_that_the_policy_can_lift_is_named_with_the_way_out() -> None:
     [
         ("max_void_rounds", "max_void_rounds", 10, 11),
         ("local_steps", "max_local_steps", 1000, 1001),
-        ("learning_rate", "max_learning_rate", 1.0, 1.5),
+        ("learning_rate", "max_learning_rate", 2.0, 2.5),
         ("alpha_max", "max_alpha_max", 16.0, 16.5),
         ("q", "max_q", 16, 17),
         ("kappa", "max_kappa", 10.0, 10.5),

@@ -16,6 +16,7 @@ from hubbub.strategies.planner import (
     describe_losses,
     expect_union,
     plan,
+    recommend,
     refuse_empty_union,
 )
 from hubbub.strategies.registry import STRATEGIES
@@ -208,6 +209,18 @@ def test_the_cheapest_that_loses_nothing_is_named_beside_one_that_does_and_recom
 
 
 @pytest.mark.parametrize("level", LEVELS)
+def test_a_model_too_small_for_a_mask_is_averaged_whole_though_that_costs_more(
+    level: ServersLearn,
+) -> None:
+    small, large = (plan(ask(parameters=n), servers_learn=level) for n in (19_999, 20_000))
+
+    assert (small.recommended.strategy, large.recommended.strategy) == ("secure-fedavg", "shared-mask")
+    assert "19,999 parameters learns too slowly" in small.reason
+    assert small.row("shared-mask").bits_per_round < small.recommended.bits_per_round
+    assert [recommend(n).strategy for n in (19_999, 20_000)] == ["secure-fedavg", "shared-mask"]
+
+
+@pytest.mark.parametrize("level", LEVELS)
 def test_sums_of_numbers_are_never_recommended_for_training_however_cheap(level: ServersLearn) -> None:
     """Of one parameter, a number takes 32 bits, as it does in secure-fedavg, and a sign with its factor more."""
     answer = plan(ask(parameters=1, rho=1.0, q=32), servers_learn=level)
@@ -242,10 +255,10 @@ def test_gives_both_the_papers_and_the_exact_false_negatives_also_of_blocks() ->
 
 
 def test_everything_chosen_with_one_bit_and_an_even_cohort_loses_everything() -> None:
-    answer = plan(ask(parameters=100, clients=4, rho=1.0))
+    answer = plan(ask(parameters=100_000, clients=4, rho=1.0))
 
     assert answer.row("sec-union").union_size == 0
-    assert answer.row("partial-sec-union").union_size == 100
+    assert answer.row("partial-sec-union").union_size == 100_000
     assert answer.recommended.strategy == "no-union"
     assert [row.strategy for row in answer.rows if row.warning] == ["sec-union"]
     assert answer.row("sec-union").refused
