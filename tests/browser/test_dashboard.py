@@ -301,6 +301,32 @@ def test_a_run_is_started_with_the_keyboard_alone(stage: Stage) -> None:
         watch.check()
 
 
+def test_another_strategy_has_its_usual_rho_unless_another_was_chosen(stage: Stage) -> None:
+    for rho, of_mask in ((0.1, 0.03), (0.2, 0.2)):
+        first = stage.federation.submit(draw_up(stage, rounds=1, local_steps=5, rho=rho))
+        stage.federation.wait_for(first, lambda view: view.state == "completed")
+        with stage.page(f"/#/runs/{first}") as (page, watch):
+            # No policy here allows a mask, so that run fails. It can be repeated all the same.
+            masked = repeat(stage, page, first, "shared-mask", "failed")
+            last = repeat(stage, page, masked, "no-union", "completed")
+            watch.check()
+        manifests = [stage.federation.read(f"runs/{run}")["manifest"] for run in (masked, last)]
+        assert [manifest["rho"] for manifest in manifests] == [of_mask, rho]
+
+
+def repeat(stage: Stage, page: Page, run: RunId, strategy: str, end: str) -> RunId:
+    """Start a run like the one that is shown, with another strategy; wait for its end and return its id."""
+    expect(page.locator("#run-sub").get_by_text(run[:10])).to_be_visible()
+    page.get_by_role("group", name="Steer this run").get_by_role("button", name="Same again").click()
+    dialog = page.get_by_role("dialog", name="Start a run")
+    dialog.get_by_label("Strategy").select_option(strategy)
+    with page.expect_response(lambda answer: answer.request.method == "POST") as answer:
+        dialog.get_by_role("button", name="Start", exact=True).click()
+    started = RunId(answer.value.json()["run"])
+    stage.federation.wait_for(started, lambda view: view.state == end)
+    return started
+
+
 def tab_to(page: Page, wanted: Locator) -> None:
     """Press Tab until it is there, as somebody without a mouse does."""
     for _ in range(40):

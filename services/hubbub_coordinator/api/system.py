@@ -53,6 +53,8 @@ class StrategyView(BaseModel):
     phases: list[str]
     reveals: str
     """Information about a single client that a server learns; empty if none."""
+    usual_rho: float
+    """ρ of a run that does not ask for another."""
 
 
 class About(BaseModel):
@@ -148,7 +150,12 @@ async def read_about(request: Request, coordinator: Asked) -> About:
         broker_connected=coordinator.is_connected,
         may_change=request.state.right is Right.CHANGE,
         strategies=[
-            StrategyView(name=name, phases=[phase.name for phase in strategy.phases], reveals=strategy.reveals)
+            StrategyView(
+                name=name,
+                phases=[phase.name for phase in strategy.phases],
+                reveals=strategy.reveals,
+                usual_rho=strategy.usual_rho,
+            )
             for name, strategy in STRATEGIES.items()
         ],
     )

@@ -41,6 +41,7 @@ export function mountStart(store, { api, onStarted }) {
       ...based.manifest,
       rounds: Number(field("rounds").value),
       strategy,
+      rho: chooseRho(based.manifest, strategy, store.state.about),
       block: own.block,
       bits: own.bits,
       learning_rate: own.learning_rate,
@@ -112,6 +113,12 @@ function fillIn(field, { run, headline, manifest }, about) {
   field("strategy").value = manifest.strategy;
   setText(field("nonce"), makeNonce());
   warnOfReveals(field, about);
+}
+
+/** The run's own ρ if somebody chose it; if it is its strategy's usual one, that of the wanted strategy. */
+function chooseRho({ strategy, rho }, wanted, about) {
+  const usual = (name) => about?.strategies.find((each) => each.name === name)?.usual_rho;
+  return rho === usual(strategy) ? usual(wanted) : rho;
 }
 
 function warnOfReveals(field, about) {

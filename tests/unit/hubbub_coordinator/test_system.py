@@ -52,7 +52,8 @@ async def test_it_says_who_it_is_whom_it_knows_what_a_token_may_and_how_it_works
     assert (about["ready"], about["broker_connected"]) == (True, True)
     strategies = {each.pop("name"): each for each in about["strategies"]}
     assert strategies.keys() == STRATEGIES.keys()
-    assert strategies["sec-union"] == {"phases": ["union", "signs"], "reveals": ""}
+    assert strategies["sec-union"] == {"phases": ["union", "signs"], "reveals": "", "usual_rho": 0.1}
+    assert strategies["shared-mask"]["usual_rho"] == 0.03
     assert "indices" in strategies["plaintext-union"]["reveals"]
     assert [state["name"] for state in machines["round"]["states"]] == [state.value for state in rounds.State]
     finals = {state["name"] for state in machines["run"]["states"] if state["final"]}
