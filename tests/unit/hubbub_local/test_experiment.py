@@ -15,7 +15,8 @@ from torch import nn
 from hubbub.errors import ConfigurationError, LocalError, ProtocolError
 from hubbub_coordinator.accounts import Account
 from hubbub_local import simulate
-from hubbub_trainer.learning.synthetic import SyntheticTask
+from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
+from hubbub_trainer.learning.task import Theta, Training
 from hubbub_trainer.learning.torch_task import Batch, Data, Site, TorchTask
 from hubbub_trainer.workspace import digest
 from support.program import run_python
@@ -96,12 +97,26 @@ def test_an_object_that_is_no_torch_task_is_taken_as_it_is_and_ends_at_its_targe
     assert result.history[-1].metrics["accuracy"] >= 0.01
 
 
-def test_a_run_can_begin_with_the_model_of_another_and_draws_other_batches() -> None:
+def test_a_run_can_begin_with_anothers_model_and_draws_other_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original, drawn = SyntheticLearner.train, list[int]()
+
+    def train(learner: SyntheticLearner, theta: Theta, *, seed: int, **rest: Any) -> Training:
+        drawn.append(seed)
+        return original(learner, theta, seed=seed, **rest)
+
+    monkeypatch.setattr(SyntheticLearner, "train", train)
     first = simulate("synthetic:300", **QUICK)
+    seeds = set(drawn)
+    drawn.clear()
 
     more = simulate("synthetic:300", initial_model=first.model, **QUICK)
+    others = set(drawn)
     again = simulate("synthetic:300", initial_model=first.model, **QUICK)
 
+    assert (len(seeds), len(others)) == (6, 6), "three clients in two rounds"
+    assert seeds.isdisjoint(others)
     assert more.manifest.initial_model_sha256 == first.digest
     assert more.manifest.run_id != first.manifest.run_id
     assert more.history[-1].metrics["loss"] < first.history[-1].metrics["loss"]
