@@ -21,10 +21,9 @@ from typing import TypeVar
 from hubbub.protocol.compression import Indices
 from hubbub.protocol.metrics import Scores
 from hubbub.runtime.telemetry import context, current_context
+from hubbub_local.task_wrappers import TaskWrapper
 from hubbub_trainer.learning.task import (
     Adjustable,
-    HasLayout,
-    HasLearningRate,
     Learner,
     ProgressCallback,
     Task,
@@ -111,23 +110,17 @@ class AttributingLoop(asyncio.SelectorEventLoop):
         return super().run_in_executor(executor, call)
 
 
-class MeasuredTask:
+class MeasuredTask(TaskWrapper):
     """Wraps a task, and counts the CPU seconds of each client's training."""
 
     def __init__(self, inner: Task, attribution: Attribution) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._attribution = attribution
         self.training_s: dict[int, float] = {}
-        self.name, self.metrics = inner.name, inner.metrics
-        self.count_parameters, self.initial_model = inner.count_parameters, inner.initial_model
-        if isinstance(inner, HasLayout):
-            self.layout = inner.layout
-        if isinstance(inner, HasLearningRate):
-            self.find_learning_rate = inner.find_learning_rate
 
     def learner(self, *, index: int, clients: int, seed: int) -> MeasuredLearner:
         """Make a client's learner."""
-        inner = self._inner.learner(index=index, clients=clients, seed=seed)
+        inner = super().learner(index=index, clients=clients, seed=seed)
         return MeasuredLearner(inner, index, self.training_s, self._attribution)
 
 

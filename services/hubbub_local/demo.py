@@ -18,21 +18,24 @@ from hubbub.strategies.planner import recommend
 from hubbub.strategies.registry import find_strategy
 from hubbub.strategies.shared_mask import ONE_BIT
 from hubbub.strategies.unions import REVEALS
+from hubbub_local.demo_folder import HISTORY, MODEL, REPORT, DemoFolder
 from hubbub_local.demo_screen import Board, show
 from hubbub_local.federation import Federation, Parties, make_parties, start_federation
-from hubbub_local.options import DemoOptions
+from hubbub_local.options import DemoOptions, SimulationOptions
 from hubbub_local.report import draw_report, write_report
+from hubbub_local.task_wrappers import ContinuedTask
 from hubbub_trainer.learning.datasets import default_cache_folder
 from hubbub_trainer.learning.registry import TASKS_IN_TORCH, Shelf, choose_task, is_place, load_task, try_task
 from hubbub_trainer.learning.task import Task, require
 from hubbub_trainer.planning import draw_up_manifest, find_warning
 from hubbub_trainer.run_context import TaskLoader
+from hubbub_trainer.workspace import digest
 
 DASHBOARD_PORT = 8750
 LINGERING = "The dashboard stays up, for more runs too, until you press Ctrl-C."
 
 
-def draw_up(options: DemoOptions, task: Task) -> tuple[Manifest, Parties]:
+def draw_up(options: SimulationOptions, task: Task) -> tuple[Manifest, Parties]:
     """Return the demo's manifest, and throw-away identities for all its parties."""
     parties = make_parties(clients=options.clients, servers=options.servers)
     manifest = draw_up_manifest(
@@ -46,20 +49,40 @@ def draw_up(options: DemoOptions, task: Task) -> tuple[Manifest, Parties]:
     return manifest, parties
 
 
+def draw_secret_seed(options: SimulationOptions, task: Task) -> int:
+    """Return the seed of the clients' secrets; a run that goes on from a model must not repeat its batches."""
+    if isinstance(task, ContinuedTask):
+        return int(digest(task.initial_model(options.seed))[:16], 16)
+    return options.seed
+
+
 async def run_demo(options: DemoOptions, console: Console) -> None:
     """Run the demo, show its progress and print its report."""
     if options.port is not None and not options.dashboard:
         raise ConfigurationError("--port says where the dashboard is served; add --dashboard")
     if options.json and not options.json.parent.is_dir():
         raise ConfigurationError(f"--json: there is no folder {options.json.parent}")
+    if options.resume and not options.out:
+        raise ConfigurationError("--resume begins with the model in a folder: name it with --out")
     _check_installed(options)
     announcements: list[str] = []
+    task = choose_task(
+        options.task,
+        data=options.data,
+        cache_folder=default_cache_folder(),
+        announce=announcements.append,
+        partition=options.partition,
+    )
     load = partial(
         load_task, data=options.data, cache_folder=default_cache_folder(), announce=announcements.append
     )
-    task = choose_task(
-        options.task, data=options.data, cache_folder=default_cache_folder(), announce=announcements.append
-    )
+    out = DemoFolder(options.out, task, seed=options.seed, resume=options.resume) if options.out else None
+    if out and out.begun:
+        task = ContinuedTask(task, out.begun.theta)
+        announcements.append(
+            f"Begins with the model that run {out.begun.run[:12]} ended with. This is a new run with new parties: "
+            "accumulators, optimisers and what clients allow of a model begin afresh."
+        )
     if is_place(options.task):
         try_task(task)
     manifest, parties = draw_up(options, task)
@@ -75,7 +98,7 @@ async def run_demo(options: DemoOptions, console: Console) -> None:
                 parties=parties,
                 folder=Path(folder),
                 load_task=_share(task, Shelf([task], load) if is_place(options.task) else load),
-                demo_seed=options.seed,
+                demo_seed=draw_secret_seed(options, task),
                 observer=board.observe,
                 trainer_observer=board.stopwatch.observe,
                 progress=board.progress,
@@ -83,7 +106,7 @@ async def run_demo(options: DemoOptions, console: Console) -> None:
         )
         if listener is not None:
             await stack.enter_async_context(_showing_dashboard(federation, listener, console))
-        await _run(options, manifest, federation, board, console)
+        await _run(options, manifest, federation, board, console, out)
 
 
 def _check_installed(options: DemoOptions) -> None:
@@ -127,18 +150,26 @@ async def _showing_dashboard(federation: Federation, listener: socket, console: 
 
 
 async def _run(
-    options: DemoOptions, manifest: Manifest, federation: Federation, board: Board, console: Console
+    options: DemoOptions,
+    manifest: Manifest,
+    federation: Federation,
+    board: Board,
+    console: Console,
+    out: DemoFolder | None,
 ) -> None:
     with show(board, console):
         await federation.complete(manifest)
-    digest, alone = federation.model_digest(manifest), federation.alone_shares(manifest)
+    sha256, alone = federation.model_digest(manifest), federation.alone_shares(manifest)
     wire = federation.wire_by_kind()
     times = {each.round: board.stopwatch.split(manifest.run_id, each) for each in board.accounts}
-    console.print(draw_report(manifest, board.accounts, times, digest, alone, wire))
+    console.print(draw_report(manifest, board.accounts, times, sha256, alone, wire))
+    report = write_report(manifest, board.accounts, times, sha256, alone, wire, data=options.data)
     if options.json:
-        report = write_report(manifest, board.accounts, times, digest, alone, wire, data=options.data)
         options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
         console.print(f"Written to {options.json}", highlight=False)
+    if out:
+        out.save(federation.kept_model(manifest), report, board.accounts)
+        console.print(f"Saved in {options.out}: {MODEL}, {HISTORY}, {REPORT}", highlight=False, soft_wrap=True)
 
 
 def _warn(manifest: Manifest, console: Console) -> None:

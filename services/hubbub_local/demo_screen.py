@@ -91,6 +91,10 @@ class Board:
     payload_bits: int = 0
     wire_bytes: int = 0
     news: list[str] = field(default_factory=list)
+    _run: RunId = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._run = self.manifest.run_id
 
     def note(self, line: str) -> None:
         """Add a line of news."""
@@ -104,7 +108,7 @@ class Board:
     def observe(self, moment: Transition) -> None:
         """Update the board from a coordinator's step, if it is of this run: the dashboard may start others."""
         data = moment.data
-        if moment.key.run != self.manifest.run_id:
+        if moment.key.run != self._run:
             return
         if isinstance(data, runs.CoordinatorRun):
             self._observe_run(moment, data)

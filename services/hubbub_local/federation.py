@@ -36,6 +36,7 @@ from hubbub_coordinator.service import Coordinator
 from hubbub_trainer.phases import admission, participation
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.run_context import TaskLoader
+from hubbub_trainer.saved_model import KeptModel, read_kept_model
 from hubbub_trainer.service import Trainer
 from hubbub_trainer.task_runner import Progress
 
@@ -93,8 +94,9 @@ class Federation:
 
     def model_digests(self, manifest: Manifest) -> dict[PartyId, str]:
         """Return the model digest that each trainer wrote to its folder when the run ended."""
+        run = manifest.run_id
         return {
-            name: _run_folder(self.folder, name, manifest).joinpath("model.sha256").read_text("ascii").strip()
+            name: _run_folder(self.folder, name, run).joinpath("model.sha256").read_text("ascii").strip()
             for name in manifest.clients
         }
 
@@ -104,6 +106,10 @@ class Federation:
         if len(digests) != 1:
             raise ProtocolError(f"{manifest.strategy}: the clients ended with {len(digests)} different models")
         return digests.pop()
+
+    def kept_model(self, manifest: Manifest) -> KeptModel:
+        """Return the model as the first client keeps it: all have the same θ, and each its own buffers."""
+        return read_kept_model(_run_folder(self.folder, manifest.clients[0], manifest.run_id))
 
     def count_task_failures(self) -> int:
         """Count failures of training or evaluation at all trainers, which only their owners are told about."""
@@ -119,16 +125,17 @@ class Federation:
     def alone_shares(self, manifest: Manifest) -> dict[int, float]:
         """Return by round the share of V's indices that one client chose alone: the mean of clients' figures."""
         told: dict[int, list[float]] = {}
+        run = manifest.run_id
         for name in manifest.clients:
-            text = (_run_folder(self.folder, name, manifest) / "rounds.jsonl").read_text("utf-8")
+            text = (_run_folder(self.folder, name, run) / "rounds.jsonl").read_text("utf-8")
             for record in map(json.loads, text.splitlines()):
                 if record.get("alone_share") is not None:
                     told.setdefault(record["round"], []).append(record["alone_share"])
         return {number: sum(shares) / len(shares) for number, shares in told.items()}
 
 
-def _run_folder(folder: Path, name: PartyId, manifest: Manifest) -> Path:
-    return folder / name / "runs" / manifest.run_id
+def _run_folder(folder: Path, name: PartyId, run: RunId) -> Path:
+    return folder / name / "runs" / run
 
 
 class _Ending:

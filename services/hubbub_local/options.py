@@ -1,4 +1,4 @@
-"""Options of `hubbub demo`. The command's help needs them, so this module imports nothing that takes long."""
+"""Options of `hubbub demo` and `simulate`. The command's help needs them: this module imports nothing slow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hubbub.run_options import Option, Rounds, RunOptions, TaskName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DemoOptions(RunOptions):
+class SimulationOptions(RunOptions):
     """A run, and the federation in this process that it takes place in."""
 
     strategy: Annotated[
@@ -19,12 +19,28 @@ class DemoOptions(RunOptions):
     ] = None
     rounds: Rounds = 5
     seed: Annotated[int, Option(min=0, help="Fixes everything, the clients' secrets too.")] = 0
-    task: TaskName = "lenet"
     data: Annotated[
         str, Option(help="mnist, digits, cifar10, a folder, or auto: CIFAR-10 for alexnet; MNIST, else digits.")
     ] = "auto"
+    partition: Annotated[
+        str,
+        Option(help="How lenet's and alexnet's data are dealt out: iid, or dirichlet:A such as dirichlet:0.5."),
+    ] = "iid"
     clients: Annotated[int, Option(help="Clients (the paper's C), at least 2.")] = 5
     servers: Annotated[int, Option(help="Aggregators (the paper's S), at least 2.")] = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions(SimulationOptions):
+    """A simulation that a command shows."""
+
+    task: TaskName = "lenet"
+    out: Annotated[
+        Path | None, Option(help="Folder for the model, the history of all rounds and a report as JSON.")
+    ] = None
+    resume: Annotated[
+        bool, Option(flag="--resume", help="Begin with the model in the folder of --out, and save there.")
+    ] = False
     json: Annotated[Path | None, Option(help="Write what was measured to this file.")] = None
     log: Annotated[Path | None, Option(help="Write the services' log lines to this file.")] = None
     dashboard: Annotated[

@@ -61,15 +61,16 @@ class RunContext:
     demo_seed: int | None = None
     space: Workspace | None = None
     """The workspace, once it is open."""
+    run: RunId = field(init=False)
+    """The id of the run."""
     _opening: threading.RLock = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        # Once: it is a digest of the manifest, and every chunk that is read asks for it.
+        self.run = self.manifest.run_id
 
     def __repr__(self) -> str:
         return f"<RunContext of {self.run}>"
-
-    @property
-    def run(self) -> RunId:
-        """The id of the run."""
-        return self.manifest.run_id
 
     @property
     def me(self) -> PartyId:

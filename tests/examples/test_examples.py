@@ -64,3 +64,24 @@ def test_all_ways_to_add_up_statistics_agree_and_are_printed_side_by_side() -> N
     # From 400 to 440 patients in each of five hospitals.
     assert all(row[0] == "2100" and row == figures["plain"] for row in figures.values())
     assert "All four are equal, number by number." in printed
+
+
+def test_a_script_compares_strategies_goes_on_from_a_model_and_uses_it() -> None:
+    done = subprocess.run(
+        [sys.executable, PROJECT / "examples" / "simulate.py"],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=True,
+    )
+
+    accuracies = dict(re.findall(r"^ ?(sec-union|fedavg) +(\d+\.\d)%", done.stdout, re.MULTILINE))
+    assert accuracies.keys() == {"sec-union", "fedavg"}
+    assert all(float(accuracy) > 85 for accuracy in accuracies.values())
+    (losses,) = re.findall(r"with two more rounds: (.*)$", done.stdout, re.MULTILINE)
+    assert len(losses.split(", ")) == 6
+    assert "In plain PyTorch" in done.stdout
+    assert [line.partition(":")[0] for line in done.stderr.splitlines()] == [
+        f"round {number} of 4" for number in (1, 2, 3, 4)
+    ] * 2

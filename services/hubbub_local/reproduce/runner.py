@@ -114,20 +114,18 @@ class _Runner:
             nonlocal before, record
             assert before is not None  # noqa: S101  (A round that has ended was begun.)
             now = self._read_clocks()
-            # This runs in the coordinator's task, but is not the coordinator's work.
-            with self._attribution.put_aside():
-                spent = {name: value - before[0].get(name, 0.0) for name, value in now[0].items() if name}
-                last = RoundRecord.of(account, spent, now[1] - before[1])
-                before = now
-                record = replace(record, by_round=(*record.by_round, last))
-                self._results.keep(record, self._folder)
-                size = show_bytes(record.payload_bits / 8)
-                self._say(f"{record.label}, round {last.round}: {100 * last.accuracy:.2f} %, {size} so far")
+            spent = {name: value - before[0].get(name, 0.0) for name, value in now[0].items() if name}
+            last = RoundRecord.of(account, spent, now[1] - before[1])
+            before = now
+            record = replace(record, by_round=(*record.by_round, last))
+            self._results.keep(record, self._folder)
+            size = show_bytes(record.payload_bits / 8)
+            self._say(f"{record.label}, round {last.round}: {100 * last.accuracy:.2f} %, {size} so far")
 
         settings = self._plan.settings
         options = settings.demo_options(method, seed)
-        outcome = await run_to_target(options, self._task, keep_round, observer=observe)
-        record = replace(record, finished=True, reached=outcome.reached, model_sha256=outcome.model_sha256)
+        result = await run_to_target(options, self._task, keep_round, observer=observe)
+        record = replace(record, finished=True, reached=result.reached, model_sha256=result.digest)
         self._results.keep(record, self._folder)
         self._say(f"{record.label}: {record.describe(settings.target)}")
 

@@ -78,16 +78,27 @@ def find_task(place: str, *, data: str) -> Task:
     """Import a task from its place; the task itself interprets `data`."""
     where, _, name = place.partition(":")
     module = _import_file(Path(where)) if where.endswith(".py") else _import_module(where)
-    found = _pick(module, name, place)
-    if isinstance(found, type):
-        try:
-            found = found()
-        except Exception as error:
-            log.exception("%s could not be made", place)
-            raise ConfigurationError(f"{place} could not be made: {type(error).__name__}: {error}") from None
+    found = _make(_pick(module, name, place), place)
     task = _as_task(found, place, data)
     note_source(task, found, module)
     return task
+
+
+def adopt_task(found: object, *, data: str) -> Task:
+    """Return the task that an object or a class is, which the caller's own code gave."""
+    place = found.__name__ if isinstance(found, type) else type(found).__name__
+    return _as_task(_make(found, place), place, data)
+
+
+def _make(found: Any, place: str) -> Any:
+    """Make an object of a class; an object is returned as it is."""
+    if not isinstance(found, type):
+        return found
+    try:
+        return found()
+    except Exception as error:
+        log.exception("%s could not be made", place)
+        raise ConfigurationError(f"{place} could not be made: {type(error).__name__}: {error}") from None
 
 
 def _as_task(found: Any, place: str, data: str) -> Task:
@@ -204,11 +215,23 @@ def _say_why(place: str, error: Exception) -> ConfigurationError:
     return ConfigurationError(f"{place} could not be imported: {type(error).__name__}: {error}")
 
 
-def choose_task(wanted: str, *, data: str, cache_folder: Path, announce: Callable[[str], None]) -> Task:
+def choose_task(
+    wanted: str, *, data: str, cache_folder: Path, announce: Callable[[str], None], partition: str = "iid"
+) -> Task:
     """Load the task that an operator asks for: one of Hubbub's by its name, or their own by its place."""
     if is_place(wanted):
+        refuse_partition(wanted, partition)
         return find_task(wanted, data=data)
-    return load_task(wanted, data=data, cache_folder=cache_folder, announce=announce)
+    return load_task(wanted, data=data, cache_folder=cache_folder, announce=announce, partition=partition)
+
+
+def refuse_partition(name: str, partition: str) -> None:
+    """Raise `ConfigurationError` if anything but `iid` is asked for of a task that gets its own data."""
+    if Partition.parse(partition) != Partition():
+        raise ConfigurationError(
+            f"the task {name} gets each client's data itself: it cannot be {partition!r}, which is for lenet and "
+            "alexnet; deal the data out in the task's `data`"
+        )
 
 
 class Shelf:

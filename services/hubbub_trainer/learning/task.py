@@ -298,6 +298,19 @@ def name_tensors(task: Task, theta: Theta, *, seed: int, buffers: Mapping[str, N
     return {name: piece.reshape(shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
 
 
+def flatten_tensors(task: Task, arrays: Mapping[str, NDArray[Any]]) -> Theta:
+    """Return θ out of a whole model by name; raise `DataError` if it is not one of this task."""
+    shapes = task.layout if isinstance(task, HasLayout) else {"theta": (task.count_parameters(),)}
+    found = {name: arrays[name].shape if name in arrays else None for name in shapes}
+    wrong = [name for name, shape in shapes.items() if found[name] != tuple(shape)]
+    if wrong:
+        raise DataError(
+            f"the model's {wrong[0]!r} is {found[wrong[0]] or 'missing'}, and task {task.name!r} here has "
+            f"{tuple(shapes[wrong[0]])}"
+        )
+    return np.concatenate([arrays[name].ravel() for name in shapes]).astype(np.float32)
+
+
 def require(module: str, *, wanted_by: str, extra: str) -> None:
     """Raise `ConfigurationError`, which names the extra to install, if an optional dependency is missing."""
     if find_spec(module) is None:

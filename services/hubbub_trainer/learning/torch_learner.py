@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -56,6 +56,7 @@ from hubbub_trainer.learning.torch_task import (
 
 log = logging.getLogger(__name__)
 
+StateDict: TypeAlias = dict[str, Tensor]
 _ONE_AT_A_TIME = threading.RLock()
 
 # Names in the memory begin with one of these.
@@ -453,8 +454,13 @@ def _seeded(seed: int) -> Iterator[None]:
         yield
 
 
+def make_state_dict(arrays: Arrays) -> StateDict:
+    """Return a state_dict, for `load_state_dict` of the task's model."""
+    return {name: torch.tensor(each) for name, each in arrays.items()}
+
+
 def write_state_dict(arrays: Arrays) -> bytes:
     """Write a state_dict for `torch.load(file, weights_only=True)`. It has no code in it."""
     content = io.BytesIO()
-    torch.save({name: torch.tensor(each) for name, each in arrays.items()}, content)
+    torch.save(make_state_dict(arrays), content)
     return content.getvalue()

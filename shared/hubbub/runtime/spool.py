@@ -35,6 +35,8 @@ Name and chunk follow.
 """
 _SLOT = ".slot"
 _OWNER_ALONE = 0o600
+_NEW_SLOTS = 64
+"""Most slots that are made at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,11 @@ class _Run:
     """Number of slots so far."""
     filled: int = 0
     """Number of fillings so far."""
+
+    def number_new_slots(self) -> list[Path]:
+        """Return the names of new slots: as many as there are, so that few syncs of the folder make many."""
+        first, self.made = self.made, self.made + min(max(1, self.made), _NEW_SLOTS)
+        return [self.folder / f"{number:08d}{_SLOT}" for number in range(first, self.made)]
 
     def look(self) -> None:
         """Index what an earlier process left, and sync the folder, which that process may not have done.
@@ -122,14 +129,13 @@ class Spool:
                 return
             run.found.discard(name)
             slot = run.slots.pop(name, None) or (run.free.pop() if run.free else None)
-            if slot is None:
-                slot, new = run.folder / f"{run.made:08d}{_SLOT}", True
-                run.made += 1
-            else:
-                new = False
+            new = run.number_new_slots() if slot is None else []
+            slot, *spare = [slot] if slot else new
             number, run.filled = run.filled, run.filled + 1
         try:
             _write(slot, number, name.encode(), payload)
+            for each in spare:
+                each.touch(_OWNER_ALONE)
             if new:
                 sync_folder(run.folder)
         except OSError:
@@ -138,6 +144,7 @@ class Spool:
             raise
         with self._lock:
             run.slots[name] = slot
+            run.free.extend(spare)
 
     def _find(self, key: Key) -> _Run | None:
         """Return the index of a run, or None if it has no folder."""

@@ -7,6 +7,7 @@ read back as another: an ambiguous union, or a field whose value does not match 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -18,6 +19,12 @@ _CONFIG = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_
 _ONE: Any = tuple
 
 
+@cache
+def _adapt(kind: type) -> TypeAdapter[Any]:
+    """Return the adapter of a type; cached, because all parties of a process have the same types."""
+    return TypeAdapter(_ONE[kind], config=_CONFIG)
+
+
 class EventCodec:
     """Codec for a set of types, each known by its name."""
 
@@ -26,9 +33,7 @@ class EventCodec:
         for each in types:
             if self._types.setdefault(each.__name__, each) is not each:
                 raise LocalError(f"two types are called {each.__name__}: what is kept is known by its type's name")
-        self._adapters: dict[str, TypeAdapter[Any]] = {
-            name: TypeAdapter(_ONE[each], config=_CONFIG) for name, each in self._types.items()
-        }
+        self._adapters = {name: _adapt(each) for name, each in self._types.items()}
 
     def name_of(self, value: object) -> str:
         """Return the name that stands for a value's type; raise `LocalError` if the type is not known."""

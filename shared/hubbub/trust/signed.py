@@ -49,8 +49,8 @@ def check_run_key(roster: Roster, run: RunId, key: RunKey) -> bytes:
 
 def check_run_keys(roster: Roster, manifest: Manifest, keys: RunKeys) -> dict[PartyId, bytes]:
     """Return the public keys, exactly one for each of the manifest's clients and aggregators, in its order."""
-    named = (*manifest.clients, *manifest.aggregators)
-    found = {key.party: check_run_key(roster, manifest.run_id, key) for key in keys.keys}
+    named, run = (*manifest.clients, *manifest.aggregators), manifest.run_id
+    found = {key.party: check_run_key(roster, run, key) for key in keys.keys}
     if len(found) != len(keys.keys) or found.keys() != set(named):
         raise PeerError(
             RejectReason.CONTRADICTION, "the run keys are not one of each client and aggregator of the manifest"

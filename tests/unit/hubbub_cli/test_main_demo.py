@@ -1,10 +1,17 @@
 """`hubbub demo` as a user sees it: the file it writes, the lines it prints, and one line for what cannot be."""
 
+import csv
+import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 
 from hubbub.strategies.registry import STRATEGIES
 from support.command_line import Hubbub, run_hubbub
@@ -148,9 +155,134 @@ def test_a_share_that_a_strategy_does_not_use_is_not_shown(
     assert ("ρ" in told) == shown
 
 
+def read_history(folder: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader((folder / "history.csv").read_text("utf-8").splitlines()))
+
+
+def test_model_history_and_report_are_saved_and_a_later_demo_begins_with_the_model(
+    tmp_path: Path, quiet: Hubbub
+) -> None:
+    out = tmp_path / "new" / "folder"
+    saving = (*QUICK, "--strategy", "sec-union", "--q", "2", "--out", str(out))
+
+    shown = quiet("demo", *saving).check_done()
+    first = json.loads((out / "report.json").read_text("utf-8"))
+    tensors = load_file(out / "model.safetensors")
+    goes_on = quiet("demo", *saving, "--resume").check_done()
+    later = json.loads((out / "report.json").read_text("utf-8"))
+
+    assert "model.safetensors, history.csv, report.json" in " ".join(shown.split())
+    theta = np.concatenate([each.ravel() for each in tensors.values()])
+    assert first["model_sha256"] == hashlib.sha256(theta.tobytes()).hexdigest()
+    assert first["resumed_from"] is None
+    assert first["run"] != later["run"]
+    assert later["resumed_from"] == first["run"]
+    assert f"Begins with the model that run {first['run'][:12]} ended with" in goes_on
+    assert later["rounds"][-1]["metrics"]["loss"] < first["rounds"][-1]["metrics"]["loss"]
+    history = read_history(out)
+    assert [(each["run"], each["round"]) for each in history] == [
+        (report["run"][:12], str(number)) for report in (first, later) for number in (1, 2)
+    ]
+    assert [float(each["loss"]) for each in history] == [
+        each["metrics"]["loss"] for report in (first, later) for each in report["rounds"]
+    ]
+    after = load_file(out / "model.safetensors")
+    assert (
+        hashlib.sha256(np.concatenate([each.ravel() for each in after.values()]).tobytes()).hexdigest()
+        == (later["model_sha256"])
+    )
+
+
+def damage(folder: Path) -> None:
+    """Save another model under the labels of the first."""
+    path = folder / "model.safetensors"
+    with safe_open(path, framework="numpy") as file:
+        labels = file.metadata()
+    save_file({name: each + 1 for name, each in load_file(path).items()}, path, labels)
+
+
+def shorten(folder: Path) -> None:
+    """Save a model with a tensor less under the labels of the first."""
+    path = folder / "model.safetensors"
+    with safe_open(path, framework="numpy") as file:
+        labels = file.metadata()
+    save_file(dict(list(load_file(path).items())[1:]), path, labels)
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "complaint"),
+    [
+        (None, (), "is not empty: begin with the model there with --resume, or choose another folder"),
+        (None, ("--resume", "--task", "synthetic:400"), "of the task synthetic:300, and --task is synthetic:400"),
+        (None, ("--resume", "--seed", "8"), "was trained with --seed 7: give the same"),
+        (damage, ("--resume",), "is damaged: its values are not those that were saved"),
+        (shorten, ("--resume",), "does not fit the task any more"),
+        (lambda folder: (folder / "model.safetensors").unlink(), ("--resume",), "holds no model.safetensors"),
+        (
+            lambda folder: (folder / "model.safetensors").write_text("no", encoding="utf-8"),
+            ("--resume",),
+            "holds no model of a demo",
+        ),
+    ],
+)
+def test_a_folder_that_holds_something_else_is_refused_and_stays_as_it_is(
+    change: Callable[[Path], object] | None,
+    options: tuple[str, ...],
+    complaint: str,
+    saved: Path,
+    tmp_path: Path,
+    quiet: Hubbub,
+) -> None:
+    out = tmp_path / "out"
+    copytree(saved, out)
+    if change is not None:
+        change(out)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+
+    quiet("demo", *QUICK, "--strategy", "no-union", "--out", out, *options).check_refused(complaint)
+
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a demo has saved."""
+    out = tmp_path_factory.mktemp("saved") / "out"
+    run_hubbub("demo", *QUICK, "--strategy", "no-union", "--out", out).check_done()
+    return out
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(
+    tmp_path: Path, quiet: Hubbub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    quiet("demo", *QUICK, "--out", tmp_path / "file").check_refused(f"--out: {tmp_path}")
+    quiet("demo", *QUICK, "--out", tmp_path / "file" / "out").check_refused("cannot be used: Not a directory")
+    # Root may write everywhere.
+    monkeypatch.setattr("hubbub_local.demo_folder.os.access", lambda *_: False)
+    quiet("demo", *QUICK, "--out", tmp_path / "out").check_refused("cannot be written to")
+
+
+def test_data_are_dealt_out_as_asked_for(tmp_path: Path, quiet: Hubbub) -> None:
+    options = ("--task", "lenet", "--data", "digits", "--clients", "2", "--rounds", "1", "--strategy", "fedavg")
+    even, skewed = (
+        run_demo(tmp_path, *options, "--partition", partition, hubbub=quiet)[0]
+        for partition in ("iid", "dirichlet:0.05")
+    )
+
+    assert even["model_sha256"] != skewed["model_sha256"]
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
+        (("--partition", "dirichlet:0.5"), "generates each client's data, iid: it cannot be 'dirichlet:0.5'"),
+        (("--partition", "dirichlet"), "there is no partition 'dirichlet': choose iid, or dirichlet:A"),
+        (
+            ("--task", "examples/breast_cancer.py", "--partition", "dirichlet:0.5"),
+            "the task examples/breast_cancer.py gets each client's data itself",
+        ),
+        (("--resume",), "--resume begins with the model in a folder: name it with --out"),
         (("--clients", "1"), "a cohort needs at least 2 clients"),
         (("--servers", "1"), "at least 2 aggregators"),
         (("--rho", "0"), "rho is 0.0; it must be above 0 and at most 1"),

@@ -154,6 +154,25 @@ def test_the_file_and_every_folder_above_it_are_synced_by_a_successor_too(
     assert {path.stat().st_ino for path in (tmp_path, tmp_path / RUN, slot)} <= synced
 
 
+def test_many_chunks_take_few_syncs_of_the_folder_and_the_spare_slots_are_filled_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool, synced = Spool(tmp_path), list[Path]()
+    spool.write(KEY, ref(), b"the first makes the folder")
+    monkeypatch.setattr("hubbub.runtime.spool.sync_folder", synced.append)
+
+    for number in range(1, 100):
+        spool.write(KEY, ref(index=number), b"%d" % number)
+    made = files_in(tmp_path)
+    again = Spool(tmp_path)
+    for number in range(100, len(made)):
+        again.write(KEY, ref(index=number), b"%d" % number)
+
+    assert synced.count(tmp_path / RUN) == 8, "1, 2, 4, 8, 16, 32, 64 slots are there, and once at the restart"
+    assert files_in(tmp_path) == made
+    assert [again.read(KEY, ref(index=number)) for number in (1, 99, 100)] == [b"1", b"99", b"100"]
+
+
 def test_a_slot_is_emptied_and_filled_again(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     spool.write(KEY, ref(index=0), b"a long share")

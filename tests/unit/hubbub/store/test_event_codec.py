@@ -51,6 +51,15 @@ KEY = Key("phase", RunId("a" * 64), 1, "signs")
 NOISE = bytes(range(256))
 
 
+def test_all_codecs_of_a_process_share_what_they_make_of_a_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    EventCodec([Event])
+    monkeypatch.setattr("hubbub.store.event_codec.TypeAdapter", None)
+
+    again = EventCodec([Event])
+
+    assert again.load("Event", again.dump(Event(KEY))) == Event(KEY)
+
+
 @pytest.fixture(scope="module")
 def shapes() -> EventCodec:
     return EventCodec([Event, Failed, Key, Failed])

@@ -1,0 +1,210 @@
+"""`simulate` as a script or notebook uses it, and what it refuses."""
+
+import asyncio
+import os
+import signal
+import threading
+from contextlib import closing
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from hubbub.errors import ConfigurationError, LocalError, ProtocolError
+from hubbub_coordinator.accounts import Account
+from hubbub_local import simulate
+from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
+from hubbub_trainer.learning.task import Theta, Training
+from hubbub_trainer.learning.torch_task import Batch, Data, Site, TorchTask
+from hubbub_trainer.workspace import digest
+from support.program import run_python
+
+QUICK: dict[str, Any] = {"strategy": "no-union", "clients": 3, "rounds": 2, "local_steps": 3}
+
+
+class Halves(TorchTask):
+    """Has a buffer, and a frozen layer that follows from the seed."""
+
+    learning_rate: ClassVar[float] = 0.1
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 8).requires_grad_(False), nn.BatchNorm1d(8), nn.Linear(8, 2))
+
+    def data(self, site: Site) -> Data:
+        inputs = torch.randn(120, 4, generator=torch.Generator().manual_seed(site.index))
+        labels = (inputs[:, 0] > 0).long()
+        return Data(train=(inputs[:80], labels[:80]), test=(inputs[80:], labels[80:]))
+
+
+class Broken(Halves):
+    """Passes its trial, and fails when it is trained on more than one batch."""
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        if len(self.seen) > 1:
+            raise ValueError("a bug")
+        self.seen.append(0)
+        return super().loss(model, batch)
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+
+class NeedsAnswers(Halves):
+    def __init__(self, answers: int) -> None:
+        self.answers = answers
+
+
+def test_the_result_has_the_model_the_history_and_the_costs() -> None:
+    result = simulate("synthetic:300", **QUICK)
+
+    assert (str(result.model.dtype), result.model.shape) == ("float32", (300,))
+    assert result.digest == digest(result.model)
+    assert [each.round for each in result.history] == [1, 2]
+    assert all(len(each.members) == 3 and each.union_size == 300 for each in result.history)
+    assert result.metrics == result.history[-1].metrics
+    assert result.metrics.keys() == {"accuracy", "loss"}
+    bits = sum(cost.payload_bits for each in result.history for cost in each.costs.values())
+    assert 8 * result.costs.payload_bytes == bits
+    assert result.costs.payload_bytes < result.costs.wire_bytes < result.costs.all_bytes
+    assert result.costs.bytes_by_kind["group-contribution"] > 0
+    assert np.array_equal(np.concatenate([each.ravel() for each in result.tensors().values()]), result.model)
+    assert not result.reached, "the run has no target"
+    assert f"synthetic:300, no-union, 2 rounds, accuracy {result.metrics['accuracy']:.2%}" in repr(result)
+    assert str(result.model[0]) not in repr(result)
+
+
+@pytest.mark.parametrize("task", [Halves, Halves()])
+def test_a_task_of_ones_own_gives_a_model_for_pytorch(task: Any) -> None:
+    result = simulate(task, **QUICK)
+
+    model = Halves().model()
+    model.load_state_dict(result.state_dict())
+    trained = torch.cat([each.detach().ravel() for each in model.parameters() if each.requires_grad])
+    assert np.array_equal(trained.numpy(), result.model)
+    assert result.state_dict()["1.num_batches_tracked"] == 6, (
+        "the first client has trained two rounds of three steps"
+    )
+    assert result.manifest.task == "halves"
+
+
+def test_an_object_that_is_no_torch_task_is_taken_as_it_is_and_ends_at_its_target() -> None:
+    result = simulate(SyntheticTask(300), **{**QUICK, "rounds": 9}, target=0.01)
+
+    assert result.reached
+    assert len(result.history) < 9
+    assert result.history[-1].metrics["accuracy"] >= 0.01
+
+
+def test_a_run_can_begin_with_anothers_model_and_draws_other_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original, drawn = SyntheticLearner.train, list[int]()
+
+    def train(learner: SyntheticLearner, theta: Theta, *, seed: int, **rest: Any) -> Training:
+        drawn.append(seed)
+        return original(learner, theta, seed=seed, **rest)
+
+    monkeypatch.setattr(SyntheticLearner, "train", train)
+    first = simulate("synthetic:300", **QUICK)
+    seeds = set(drawn)
+    drawn.clear()
+
+    more = simulate("synthetic:300", initial_model=first.model, **QUICK)
+    others = set(drawn)
+    again = simulate("synthetic:300", initial_model=first.model, **QUICK)
+
+    assert (len(seeds), len(others)) == (6, 6), "three clients in two rounds"
+    assert seeds.isdisjoint(others)
+    assert more.manifest.initial_model_sha256 == first.digest
+    assert more.manifest.run_id != first.manifest.run_id
+    assert more.history[-1].metrics["loss"] < first.history[-1].metrics["loss"]
+    assert again.digest == more.digest
+    with pytest.raises(LocalError, match="flat float32 vector of 400 elements"):
+        simulate("synthetic:400", initial_model=first.model, **QUICK)
+
+
+async def test_it_works_while_an_event_loop_is_running_in_this_thread() -> None:
+    inside = simulate("synthetic:300", **QUICK)
+
+    assert [each.round for each in inside.history] == [1, 2]
+
+
+def test_an_interrupt_in_a_notebook_ends_the_run_too() -> None:
+    called: list[int] = []
+
+    def interrupt(last: Account) -> None:
+        called.append(last.round)
+        if last.round == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    async def run_cell() -> None:
+        simulate("synthetic:300", progress=interrupt, **{**QUICK, "rounds": 100})
+
+    # Not asyncio.run, which turns an interrupt into a cancellation; a notebook does not.
+    loop = asyncio.new_event_loop()
+    with closing(loop), pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(run_cell())
+    assert len(called) < 100
+    assert [each.name for each in threading.enumerate() if each.name.startswith("simulate")] == []
+
+
+def test_progress_is_a_line_for_each_round_or_a_call(capsys: pytest.CaptureFixture[str]) -> None:
+    called: list[Account] = []
+
+    result = simulate("synthetic:300", progress=called.append, **QUICK)
+    quiet = capsys.readouterr()
+    simulate("synthetic:300", progress=True, **QUICK)
+    shown = capsys.readouterr()
+
+    assert tuple(called) == result.history
+    assert (quiet.out, quiet.err) == ("", "")
+    assert shown.out == ""
+    assert [line.partition(",")[0] for line in shown.err.splitlines()] == [
+        f"round {each.round} of 2: accuracy {each.metrics['accuracy']:.2%}" for each in result.history
+    ]
+
+
+def test_what_the_callers_function_raises_ends_the_run_and_is_raised() -> None:
+    called: list[int] = []
+
+    def stop(last: Account) -> None:
+        called.append(last.round)
+        raise KeyError("enough")
+
+    with pytest.raises(KeyError, match="enough"):
+        simulate("synthetic:300", progress=stop, **{**QUICK, "rounds": 9})
+    assert called == [1]
+
+
+def test_a_task_that_fails_in_a_run_raises() -> None:
+    with pytest.raises(ProtocolError, match="no-union failed: the task failed"):
+        simulate(Broken, **QUICK)
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "complaint"),
+    [
+        ("synthetic:300", {"client": 3}, "simulate has no option 'client'; did you mean 'clients'"),
+        ("synthetic:300", {"out": "folder"}, "simulate has no option 'out'"),
+        ("synthetic:300", {"clients": 1}, "a cohort needs at least 2 clients"),
+        ("synthetic:300", {"strategy": "nonsense"}, "there is no strategy 'nonsense'"),
+        ("synthetic:300", {"partition": "dirichlet:0.5"}, "generates each client's data"),
+        ("nonsense", {}, "there is no task 'nonsense'"),
+        (Halves, {"partition": "dirichlet:0.5"}, "the task halves gets each client's data itself"),
+        (NeedsAnswers, {}, "NeedsAnswers could not be made: TypeError"),
+        (42, {}, "int is no task"),
+    ],
+)
+def test_what_cannot_be_is_said_in_words(task: Any, options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=complaint):
+        simulate(task, **{**QUICK, **options})
+
+
+def test_importing_simulate_waits_for_nothing_until_it_is_used() -> None:
+    code = "import sys, hubbub_local; print('numpy' in sys.modules); hubbub_local.simulate; hubbub_local.Result"
+
+    done = run_python("-c", code)
+
+    assert (done.stdout, done.stderr) == ("False\n", "")
