@@ -4,24 +4,33 @@ There are two dialects. A client that was made by a `client_fn` gets what a Flow
 an app of `@app.train()` and `@app.evaluate()` gets arrays and a config, as from the strategies of
 `flwr.serverapp`. A client is made anew for every message, as Flower does, and its context's state is empty.
 
+A client's code runs one call at a time in the whole process, and before each call the global generators are
+seeded: they belong to the process, and clients that ran at once would draw from each other's.
+
 An exception or log line of a client may show its data. Its traceback goes to the log of this trainer and no
 further: the error that leaves here names the exception's class alone.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import math
+import random
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from numbers import Real
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from hubbub.errors import ConfigurationError, LocalError
 from hubbub_trainer.flower.layout import Arrays
+from hubbub_trainer.learning.task import OWN_CODE
 
 log = logging.getLogger(__name__)
 
@@ -81,11 +90,38 @@ def load(name: str) -> Any:  # flwr is optional, so a type checker may not have 
         raise ConfigurationError(f"flwr needs {error.name}: docs/flower.md says how to install both") from None
 
 
+def derive_seed(use: str, seed: int) -> bytes:
+    """Derive 32 bytes for one use of a seed, from which neither the seed nor those for other uses follow."""
+    return hashlib.sha256(f"{use} {seed}".encode()).digest()
+
+
 @contextmanager
-def asking(what: str) -> Iterator[None]:
-    """Run the client's code and read its answers; an error that leaves names the exception's class alone."""
-    try:
+def seeded(seed: int) -> Iterator[None]:
+    """Seed the global generators of Python, numpy and torch, if that is loaded; restore them afterwards."""
+    with ExitStack() as stack:
+        stack.callback(random.setstate, random.getstate())
+        stack.callback(np.random.set_state, np.random.get_state())  # noqa: NPY002  (Clients draw from it.)
+        random.seed(derive_seed("random", seed))
+        np.random.seed(np.frombuffer(derive_seed("numpy", seed), dtype="<u4"))  # noqa: NPY002  (As above.)
+        # This package does not import torch: many clients do without it.
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
+            torch.manual_seed(int.from_bytes(derive_seed("torch", seed)[:8], "little"))
         yield
+
+
+@contextmanager
+def asking(what: str, *, seed: int | None) -> Iterator[None]:
+    """Run the client's code and read its answers; an error that leaves names the exception's class alone.
+
+    Only one thread does so at a time. Without a seed the global generators are left as they are.
+    """
+    try:
+        with OWN_CODE, ExitStack() as stack:
+            if seed is not None:
+                stack.enter_context(seeded(seed))
+            yield
     except LocalError:
         raise
     except (Exception, SystemExit) as error:
@@ -94,42 +130,84 @@ def asking(what: str) -> Iterator[None]:
         raise LocalError(f"{type(error).__name__} in the Flower client's {what}: {_SEE_LOG}") from None
 
 
-def make_app(client_fn: Callable[[Any], Any]) -> Any:
-    """Make an app of a function that makes clients; it may return a `NumPyClient` or a `Client`."""
+class _AnyLoss:
+    """A `NumPyClient` that may return anything for its loss; flwr refuses what is no float, such as None or 0."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def evaluate(self, parameters: Any, config: Any) -> Any:
+        """Evaluate, and return NaN for a loss that is not a number."""
+        found = self._client.evaluate(parameters, config)
+        if not isinstance(found, tuple):
+            return found
+        loss, *rest = found
+        return (float(loss) if isinstance(loss, Real) else math.nan, *rest)
+
+
+def wrap_clients(client_fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function that makes each client a `Client`, whether `client_fn` returns that or a `NumPyClient`."""
     numpy_client = load("flwr.client").NumPyClient
 
     def make_client(context: Any) -> Any:
         client = client_fn(context)
-        # flwr does the same, and complains each time.
-        return client.to_client() if isinstance(client, numpy_client) else client
+        if isinstance(client, numpy_client):
+            # flwr does the same, and complains each time.
+            client = client.to_client()
+        inner = getattr(client, "numpy_client", None)
+        if isinstance(inner, numpy_client):
+            client.numpy_client = _AnyLoss(inner)
+        return client
 
-    return load("flwr.clientapp").ClientApp(client_fn=make_client)
+    return make_client
 
 
 class Driver:
-    """Driver of one `ClientApp`."""
+    """Driver of one `ClientApp`, or of the clients that a function makes."""
 
-    def __init__(self, app: Any, *, run_config: Mapping[str, Setting], keys: Keys) -> None:
-        self._app = app
+    def __init__(
+        self, app: Any, client_fn: Callable[[Any], Any] | None, *, run_config: Mapping[str, Setting], keys: Keys
+    ) -> None:
+        self._make_client = None if client_fn is None else wrap_clients(client_fn)
+        self._app = load("flwr.clientapp").ClientApp(client_fn=self._make_client) if app is None else app
         self._run_config = run_config
         self._keys = keys
         # An app does not say which dialect it speaks. This is None unless it has a client_fn.
-        self._has_clients = app._call is not None  # noqa: SLF001
+        self._has_clients = self._app._call is not None  # noqa: SLF001
 
-    def ask_parameters(self, place: Place, config: Mapping[str, Setting]) -> Arrays:
+    def can_evaluate(self, place: Place) -> bool:
+        """Return whether there is something to evaluate with; True if that cannot be told without a client's data.
+
+        It does not depend on data: all parties with the same code find the same.
+        """
+        if not self._has_clients:
+            return "evaluate.default" in self._app._registered_funcs  # noqa: SLF001  (As above.)
+        if self._make_client is None:
+            return True
+        try:
+            with OWN_CODE, seeded(0):
+                client = self._make_client(self._make_context(place))
+        except (Exception, SystemExit):  # noqa: BLE001  (It fails again, and is logged, when the client is used.)
+            return True
+        return type(client).evaluate is not load("flwr.client").Client.evaluate
+
+    def ask_parameters(self, place: Place, config: Mapping[str, Setting], *, seed: int) -> Arrays:
         """Ask for the client's own parameters; none if it has no way to give them."""
         if not self._has_clients:
             return {}
         content = {"getparametersins.config": load("flwr.app").ConfigRecord(dict(config))}
-        with asking("get_parameters"):
+        with asking("get_parameters", seed=seed):
             reply = self._ask("get_parameters", place, content)
             if reply.config_records["getparametersres.status"]["code"] != 0:
                 return {}
             return _read_arrays(reply.array_records["getparametersres.parameters"])
 
-    def fit(self, place: Place, arrays: Arrays, config: Mapping[str, Setting]) -> Fitted:
+    def fit(self, place: Place, arrays: Arrays, config: Mapping[str, Setting], *, seed: int) -> Fitted:
         """Let the client train from a model."""
-        with asking("training"):
+        with asking("training", seed=seed):
             reply = self._ask("train", place, self._tell("fit", arrays, config))
             if not self._has_clients:
                 records = list(reply.array_records.values())
@@ -142,9 +220,11 @@ class Driver:
             examples = reply.metric_records["fitres.num_examples"]["num_examples"]
             return Fitted(_read_arrays(reply.array_records["fitres.parameters"]), examples)
 
-    def evaluate(self, place: Place, arrays: Arrays, config: Mapping[str, Setting]) -> Evaluated:
+    def evaluate(
+        self, place: Place, arrays: Arrays, config: Mapping[str, Setting], *, seed: int | None
+    ) -> Evaluated:
         """Let the client score a model."""
-        with asking("evaluation"):
+        with asking("evaluation", seed=seed):
             reply = self._ask("evaluate", place, self._tell("evaluate", arrays, config))
             if not self._has_clients:
                 metrics = _merge(reply.metric_records)
@@ -164,31 +244,38 @@ class Driver:
 
     def _ask(self, message_type: str, place: Place, content: Mapping[str, object]) -> Any:
         flwr = load("flwr.app")
-        node = _NODE_OF_SERVER + 1 + place.index
         # Made by hand: `Message` would ask for a SuperNode's task, and there is none.
         metadata = flwr.Metadata(
             run_id=_RUN,
             message_id="",
             src_node_id=_NODE_OF_SERVER,
-            dst_node_id=node,
+            dst_node_id=_node_of(place),
             reply_to_message_id="",
             group_id="",
             created_at=time.time(),
             ttl=_TTL_S,
             message_type=message_type,
         )
-        context = flwr.Context(
-            run_id=_RUN,
-            node_id=node,
-            node_config={"partition-id": place.index, "num-partitions": place.clients},
-            state=flwr.RecordDict(),
-            run_config=dict(self._run_config),
-        )
-        reply = self._app(flwr.Message(content=flwr.RecordDict(dict(content)), metadata=metadata), context)
+        message = flwr.Message(content=flwr.RecordDict(dict(content)), metadata=metadata)
+        reply = self._app(message, self._make_context(place))
         if reply.has_error():
             log.error("the Flower client answered %s with an error: %s", message_type, reply.error)
             raise LocalError(f"the Flower client answered {message_type} with an error: {_SEE_LOG}")
         return reply.content
+
+    def _make_context(self, place: Place) -> Any:
+        flwr = load("flwr.app")
+        return flwr.Context(
+            run_id=_RUN,
+            node_id=_node_of(place),
+            node_config={"partition-id": place.index, "num-partitions": place.clients},
+            state=flwr.RecordDict(),
+            run_config=dict(self._run_config),
+        )
+
+
+def _node_of(place: Place) -> int:
+    return _NODE_OF_SERVER + 1 + place.index
 
 
 def _check_status(reply: Any, what: str) -> None:

@@ -2,8 +2,8 @@
 
 Float32 and float64 arrays are shared; integers and booleans stay with their client, and so do arrays that the task
 names. θ holds the shared ones as float32, one after the other in the order in which the client gives them, each in
-C order. Local arrays are carried from round to round as the optimiser's memory, with the count of rounds: so a
-void round rolls them back, and they survive a restart.
+C order. Local arrays are carried from round to round as the optimiser's memory, with the count of rounds and the
+seed of the evaluation: so a void round rolls them back, and they survive a restart.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ Arrays = Mapping[str, NDArray[np.generic]]
 _SHARED = (np.dtype(np.float32), np.dtype(np.float64))
 _LOCAL_KINDS = "iub"
 _COUNT = np.dtype("<i8")
+_SEED_BYTES = 16
+_HEAD_BYTES = _COUNT.itemsize + _SEED_BYTES
 _WORD_BYTES = np.dtype(np.float32).itemsize
 
 
@@ -48,6 +50,8 @@ class Kept:
 
     rounds: int
     """Trainings of this client that have counted."""
+    seed: int
+    """Seed of the evaluation; 128 bits, derived from the secret seed of the last training that counted."""
     arrays: Arrays
 
     def __repr__(self) -> str:
@@ -98,9 +102,9 @@ class Layout:
             raise BadUpdate("the client gave NaN or infinity for a parameter")
         return theta
 
-    def keep(self, arrays: Arrays, rounds: int) -> Kept:
+    def keep(self, arrays: Arrays, *, rounds: int, seed: int) -> Kept:
         """Return the state of a model that stays with its client."""
-        return Kept(rounds, {piece.name: arrays[piece.name] for piece in self.pieces if not piece.shared})
+        return Kept(rounds, seed, {piece.name: arrays[piece.name] for piece in self.pieces if not piece.shared})
 
     def join(self, theta: Theta, kept: Kept) -> Arrays:
         """Join shared and local arrays into a model for the client; all are copies."""
@@ -119,7 +123,7 @@ class Layout:
 
     def pack(self, kept: Kept) -> Theta:
         """Pack the local state into a vector of words: its bits, not numbers to compute with."""
-        parts = [np.array(kept.rounds, dtype=_COUNT).tobytes()]
+        parts = [np.array(kept.rounds, dtype=_COUNT).tobytes(), kept.seed.to_bytes(_SEED_BYTES, "little")]
         for piece in self._local:
             array = kept.arrays[piece.name].astype(piece.dtype)
             parts.append(np.ascontiguousarray(array).tobytes())
@@ -129,17 +133,19 @@ class Layout:
 
     def unpack(self, memory: Theta) -> Kept:
         """Read what `pack` has written, or refuse the memory of another model."""
-        size = _COUNT.itemsize + sum(piece.size * piece.dtype.itemsize for piece in self._local)
+        size = _HEAD_BYTES + sum(piece.size * piece.dtype.itemsize for piece in self._local)
         if memory.dtype != np.float32 or memory.nbytes != size + -size % _WORD_BYTES:
             raise LocalError("the memory is not one that this task has written: it may be of another model")
         content = memory.tobytes()
-        start = _COUNT.itemsize
+        start = _HEAD_BYTES
         arrays: dict[str, NDArray[np.generic]] = {}
         for piece in self._local:
             flat = np.frombuffer(content, dtype=piece.dtype, count=piece.size, offset=start)
             arrays[piece.name] = flat.reshape(piece.shape)
             start += flat.nbytes
-        return Kept(int(np.frombuffer(content, dtype=_COUNT, count=1)[0]), arrays)
+        rounds = int(np.frombuffer(content, dtype=_COUNT, count=1)[0])
+        seed = int.from_bytes(content[_COUNT.itemsize : _HEAD_BYTES], "little")
+        return Kept(rounds, seed, arrays)
 
     @property
     def _local(self) -> tuple[Piece, ...]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
 from threading import Lock
 from typing import Any
 
@@ -11,16 +14,19 @@ from numpy.typing import NDArray
 
 from hubbub.errors import ConfigurationError, LocalError
 from hubbub.protocol.metrics import CLASSIFICATION, Metric, Scores, check_metrics
-from hubbub_trainer.flower.driver import Driver, Evaluated, Keys, Place, Setting, asking, load, make_app
+from hubbub_trainer.flower.driver import Driver, Evaluated, Keys, Place, Setting, asking, derive_seed, load
 from hubbub_trainer.flower.layout import Arrays, Kept, Layout
 from hubbub_trainer.learning.task import (
     ProgressCallback,
+    TaskFailed,
     Theta,
     Training,
     check_client,
     check_scores,
     check_theta,
 )
+
+log = logging.getLogger(__name__)
 
 Initial = Callable[[int], Sequence[NDArray[np.generic]] | Arrays]
 """Makes the initial model from the manifest's public seed; it may return flwr's `ArrayRecord`."""
@@ -29,6 +35,10 @@ _SEEDS = 1 << 63
 """A config holds signed integers of 64 bits, and so does torch.manual_seed."""
 _TEMPLATE = Place(index=0, clients=1)
 """The client to ask for the initial model, which is the same for all clients."""
+_HOW_TO_SCORE = (
+    "FlowerTask(accuracy=..., loss=...) takes the client's names for these, metrics=[...] declares others, and "
+    "with metrics=() the client is not evaluated"
+)
 
 
 class FlowerTask:
@@ -37,10 +47,12 @@ class FlowerTask:
     `client_fn` makes a client from a context, as in Flower; `client` is an existing client, for a process with one
     trainer; `app` is a `ClientApp`. `initial` makes the initial model from the public seed. Without it the
     client's `get_parameters` is called, with the seed in its config; it must return the same bits at every party.
+    The global generators of Python, numpy and torch are seeded with it, too.
     `config` is added to the client's config in every round, `run_config` is its context's.
 
     A Flower client returns means over its examples, so `metrics` are of the kind `mean`. Each is looked up by its
-    name in the client's results; `accuracy`, `loss` and `examples` are the client's names for these.
+    name in the client's results; `accuracy`, `loss` and `examples` are the client's names for these. Without
+    `metrics` these are accuracy and loss, and the client need not return a loss, or none if it cannot evaluate.
     """
 
     def __init__(
@@ -54,7 +66,7 @@ class FlowerTask:
         keep_local: Collection[int | str] = (),
         config: Mapping[str, Setting] | None = None,
         run_config: Mapping[str, Setting] | None = None,
-        metrics: Sequence[Metric] = CLASSIFICATION,
+        metrics: Sequence[Metric] | None = None,
         accuracy: str = "accuracy",
         loss: str = "loss",
         examples: str = "num-examples",
@@ -62,9 +74,14 @@ class FlowerTask:
         if sum(each is not None for each in (client_fn, client, app)) != 1:
             raise ConfigurationError("a FlowerTask takes one of client_fn, client and app")
         self.name = name
-        self.metrics = _check_metrics(name, metrics)
+        self._given_metrics = None if metrics is None else _check_metrics(name, metrics)
         self._keys = Keys(accuracy=accuracy, loss=loss, examples=examples)
-        self._driver = Driver(_app_of(client_fn, client, app), run_config=dict(run_config or {}), keys=self._keys)
+        self._driver = Driver(
+            _check_app(app),
+            (lambda _context: client) if client is not None else client_fn,
+            run_config=dict(run_config or {}),
+            keys=self._keys,
+        )
         self._only_one = client is not None
         self._index: int | None = None
         self._initial = initial
@@ -73,6 +90,13 @@ class FlowerTask:
         self._making = Lock()
         self._made: dict[int, Arrays] = {}
         self._layout: Layout | None = None
+
+    @cached_property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The metrics that were given; else accuracy and loss, or none if the client cannot evaluate."""
+        if self._given_metrics is not None:
+            return self._given_metrics
+        return CLASSIFICATION if self._driver.can_evaluate(_TEMPLATE) else ()
 
     @property
     def layout(self) -> dict[str, tuple[int, ...]]:
@@ -106,6 +130,7 @@ class FlowerTask:
             layout=self._layout_of(arrays),
             config=self._config,
             metrics=self.metrics,
+            may_lack_loss=self._given_metrics is None,
             keys=self._keys,
         )
 
@@ -123,16 +148,17 @@ class FlowerTask:
                 if not _same_bits(first, second):
                     raise ConfigurationError(
                         f"the initial model of {self.name} differs from call to call, and all parties must begin "
-                        'with the same bits: draw it from config["seed"] in get_parameters, or give initial'
+                        "with the same bits: draw it from the global generators, which are seeded, or from "
+                        'config["seed"] in get_parameters, or give initial'
                     )
                 self._made[seed] = first
             return self._made[seed]
 
     def _make_arrays(self, seed: int) -> Arrays:
         if self._initial is not None:
-            with asking("initial model"):
+            with asking("initial model", seed=seed):
                 return _name_arrays(self._initial(seed))
-        found = self._driver.ask_parameters(_TEMPLATE, {**self._config, "seed": seed % _SEEDS})
+        found = self._driver.ask_parameters(_TEMPLATE, {**self._config, "seed": seed % _SEEDS}, seed=seed)
         if not found:
             raise ConfigurationError(
                 f"the client of {self.name} gives no parameters: write get_parameters, or give initial, a "
@@ -153,6 +179,7 @@ class FlowerLearner:
         layout: Layout,
         config: Mapping[str, Setting],
         metrics: tuple[Metric, ...],
+        may_lack_loss: bool,
         keys: Keys,
     ) -> None:
         self._driver = driver
@@ -161,6 +188,7 @@ class FlowerLearner:
         self._layout = layout
         self._config = config
         self._metrics = metrics
+        self._may_lack_loss = may_lack_loss
         self._keys = keys
         self._samples: int | None = None
         self._examples: int | None = None
@@ -179,10 +207,19 @@ class FlowerLearner:
 
     @property
     def examples(self) -> int:
-        """The number of examples on which the client says that it scores the initial model."""
+        """The number of examples on which the client says that it scores the initial model.
+
+        It is 0 if there is nothing to score or if that failed: a run does not end because of it.
+        """
+        if not self._metrics:
+            return 0
         if self._examples is None:
-            found = self._ask(self._layout.flatten(self._initial), None)
-            self._examples = _check_examples(found.examples, "evaluate", self._keys.examples)
+            try:
+                found = self._ask(self._layout.flatten(self._initial), None)
+                self._examples = _check_examples(found.examples, "evaluate", self._keys.examples)
+            except LocalError as error:
+                log.error("the initial model cannot be scored, so the number of examples is unknown: %s", error)  # noqa: TRY400  (As below.)
+                return 0
         return self._examples
 
     def train(
@@ -196,24 +233,39 @@ class FlowerLearner:
         kept = self._recall(memory)
         progress(0, steps)
         told = self._tell(kept.rounds + 1, local_steps=steps, seed=seed % _SEEDS)
-        fitted = self._driver.fit(self._place, self._layout.join(theta, kept), told)
+        fitted = self._driver.fit(self._place, self._layout.join(theta, kept), told, seed=seed)
         arrays = self._layout.match(fitted.arrays)
         trained = self._layout.flatten(arrays)
         self._samples = _check_examples(fitted.examples, "train", self._keys.examples)
         progress(steps, steps)
-        after = self._layout.keep(arrays, kept.rounds + 1)
+        next_seed = int.from_bytes(derive_seed("evaluation", seed)[:16], "little")
+        after = self._layout.keep(arrays, rounds=kept.rounds + 1, seed=next_seed)
         return Training(theta=trained, memory=self._layout.pack(after))
 
     def try_out(self, theta: Theta) -> None:
         """Try evaluation only: one call may train a client for any length of time."""
-        check_scores(self._metrics, self.evaluate(theta))
+        scores, metrics = self.evaluate(theta), self._metrics
+        if self._may_lack_loss and metrics and "loss" not in scores:
+            log.warning(
+                "the Flower client returns no loss, or one that is not finite: it is shown as the worst. %s",
+                _HOW_TO_SCORE,
+            )
+            metrics = tuple(metric for metric in metrics if metric.name != "loss")
+        try:
+            check_scores(metrics, scores)
+        except TaskFailed as error:
+            raise TaskFailed(f"{error}; {_HOW_TO_SCORE}") from None
 
     def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
         """Let the client score a model on its own data; anything it returns beside the metrics is dropped."""
         check_theta(theta, self._layout.parameters)
+        if not self._metrics:
+            return {}
         found = self._ask(theta, memory)
         examples = _check_examples(found.examples, "evaluate", self._keys.examples)
         means = {**found.metrics, "accuracy": found.metrics.get(self._keys.accuracy), "loss": found.loss}
+        if self._may_lack_loss and not (isinstance(found.loss, int | float) and math.isfinite(found.loss)):
+            del means["loss"]
         return {
             metric.name: (float(mean) * examples, examples)
             for metric in self._metrics
@@ -222,20 +274,23 @@ class FlowerLearner:
 
     def _ask(self, theta: Theta, memory: Theta | None) -> Evaluated:
         kept = self._recall(memory)
-        return self._driver.evaluate(self._place, self._layout.join(theta, kept), self._tell(kept.rounds))
+        # Before the first training that counts there is no secret seed, and a public one could be guessed.
+        seed = kept.seed if kept.rounds else None
+        told = self._tell(kept.rounds)
+        return self._driver.evaluate(self._place, self._layout.join(theta, kept), told, seed=seed)
 
     def _recall(self, memory: Theta | None) -> Kept:
-        return self._layout.keep(self._initial, 0) if memory is None else self._layout.unpack(memory)
+        return (
+            self._layout.keep(self._initial, rounds=0, seed=0) if memory is None else self._layout.unpack(memory)
+        )
 
     def _tell(self, number: int, **settings: Setting) -> dict[str, Setting]:
-        # "server-round" is what Flower's own strategies call it.
-        return {"round": number, "server-round": number, **settings, **self._config}
+        # "server-round" is what Flower's own strategies call it, and "server_round" what many servers did.
+        return {"round": number, "server-round": number, "server_round": number, **settings, **self._config}
 
 
-def _app_of(client_fn: Callable[[Any], Any] | None, client: Any, app: Any) -> Any:
-    if app is None:
-        return make_app(client_fn or (lambda _context: client))
-    if not isinstance(app, load("flwr.clientapp").ClientApp):
+def _check_app(app: Any) -> Any:
+    if app is not None and not isinstance(app, load("flwr.clientapp").ClientApp):
         raise ConfigurationError(f"app is to be flwr's ClientApp, not {type(app).__name__}")
     return app
 
@@ -265,7 +320,7 @@ def _name_arrays(arrays: Any) -> Arrays:
         arrays = dict(zip(arrays.keys(), arrays.to_numpy_ndarrays(), strict=True))
     named = arrays if isinstance(arrays, Mapping) else {str(place): each for place, each in enumerate(arrays)}
     # Copies: the caller may train its own arrays in place later.
-    return {str(name): np.array(array) for name, array in named.items()}
+    return {str(name): np.asarray(array).copy() for name, array in named.items()}
 
 
 def _same_bits(first: Arrays, second: Arrays) -> bool:

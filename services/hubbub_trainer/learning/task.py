@@ -33,6 +33,7 @@ What a task must keep to:
 """
 
 import math
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -54,6 +55,9 @@ ProgressCallback: TypeAlias = Callable[[int, int], None]
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 """A model as named arrays."""
+
+OWN_CODE = threading.RLock()
+"""Held while code of an operator's own runs that may use global generators: those belong to the process."""
 
 _T = TypeVar("_T")
 _REPORTS_PER_ROUND = 20

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import io
 import logging
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -30,6 +29,7 @@ from hubbub.protocol.compression import Indices
 from hubbub.protocol.metrics import Metric, Scores
 from hubbub_trainer.learning.batches import order_batches
 from hubbub_trainer.learning.task import (
+    OWN_CODE,
     AdjustableLearner,
     Arrays,
     ProgressCallback,
@@ -57,7 +57,6 @@ from hubbub_trainer.learning.torch_task import (
 log = logging.getLogger(__name__)
 
 StateDict: TypeAlias = dict[str, Tensor]
-_ONE_AT_A_TIME = threading.RLock()
 
 # Names in the memory begin with one of these.
 _TENSOR, _NUMBER, _BUFFER = "optimiser", "number", "buffer"
@@ -158,7 +157,7 @@ class _Held:
 @contextmanager
 def _own_code(what: str) -> Iterator[None]:
     """Run code of the operator's own. A failure is logged here in full; others learn only that it failed."""
-    with _ONE_AT_A_TIME:
+    with OWN_CODE:
         try:
             yield
         except HubbubError:

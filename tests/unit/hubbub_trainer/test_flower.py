@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import logging
+import random
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from hubbub.errors import ConfigurationError, LocalError
-from hubbub.protocol.metrics import Metric, regression
+from hubbub.protocol.metrics import CLASSIFICATION, Metric, regression
 from hubbub.runtime.runner import Transition
 from hubbub_coordinator.accounts import account
 from hubbub_coordinator.phases import round as rounds
@@ -26,6 +30,7 @@ from hubbub_local.options import DemoOptions
 from hubbub_trainer.fingerprint import tensor_sizes
 from hubbub_trainer.flower import FlowerTask
 from hubbub_trainer.flower.layout import Kept, Layout
+from hubbub_trainer.learning.registry import try_task
 from hubbub_trainer.learning.task import Theta
 from support.learners import ignore
 from support.patience import HANG_S
@@ -143,25 +148,28 @@ FORMS: dict[str, dict[str, Any]] = {
 # A whole federation -------------------------------------------------------------------------------------
 
 
-async def federate(task: FlowerTask, folder: Path, options: DemoOptions = OPTIONS) -> tuple[set[str], list[float]]:
-    """Run it to its end; return the clients' models by digest, and the accuracy of each round."""
-    accuracies: list[float] = []
+async def federate(
+    task: FlowerTask, folder: Path, options: DemoOptions = OPTIONS
+) -> tuple[set[str], list[dict[str, float]]]:
+    """Run it to its end; return the clients' models by digest, and the metrics of each round."""
+    scores: list[dict[str, float]] = []
 
     def watch(moment: Transition) -> None:
         if isinstance(moment.data, rounds.CoordinatorRound) and moment.after is rounds.State.RELEASED:
-            accuracies.append(account(moment.data).metrics["accuracy"])
+            scores.append(dict(account(moment.data).metrics))
 
     manifest, parties = draw_up(options, task)
     async with start_federation(
-        manifest, parties=parties, folder=folder, load_task=lambda _: task, demo_seed=5, observer=watch
+        manifest, parties=parties, folder=folder, load_task=lambda _: task, demo_seed=options.seed, observer=watch
     ) as federation:
         state, run = await federation.run(manifest)
         assert state is runs.State.COMPLETED, run.reason
-        return set(federation.model_digests(manifest).values()), accuracies
+        return set(federation.model_digests(manifest).values()), scores
 
 
 async def test_clients_learn_under_secure_aggregation_and_end_with_the_same_model(tmp_path: Path) -> None:
-    digests, accuracies = await federate(as_function(), tmp_path)
+    digests, scores = await federate(as_function(), tmp_path)
+    accuracies = [each["accuracy"] for each in scores]
 
     assert len(digests) == 1
     assert len(accuracies) == 4
@@ -188,9 +196,9 @@ async def test_what_a_client_raises_stays_at_home(tmp_path: Path, caplog: pytest
             return super().fit(parameters, config)
 
     task = FlowerTask("softmax", client_fn=lambda context: Broken(int(context.node_config["partition-id"])))
-    _, accuracies = await federate(task, tmp_path)
+    _, scores = await federate(task, tmp_path)
 
-    assert len(accuracies) == OPTIONS.rounds, "all of them are released"
+    assert len(scores) == OPTIONS.rounds, "all of them are released"
     assert SECRET in caplog.text
 
 
@@ -273,7 +281,7 @@ def test_a_client_is_told_steps_seed_and_round_and_what_its_operator_fixes() -> 
 
     told = {"rate": 0.5, "local_steps": 2}
     assert heard == [
-        {**told, "seed": seed, "round": number, "server-round": number}
+        {**told, "seed": seed, "round": number, "server-round": number, "server_round": number}
         for seed, number in ((9, 1), (4, 2), (5, 2))
     ]
 
@@ -286,7 +294,9 @@ def test_an_app_has_its_run_config_and_an_empty_state() -> None:
         context.state["left"] = flwr_app.ConfigRecord({"x": 1})
         return Softmax()
 
-    task = FlowerTask("one", client_fn=make_client, run_config={"epochs": 3}, initial=initial)
+    task = FlowerTask(
+        "one", client_fn=make_client, run_config={"epochs": 3}, initial=initial, metrics=CLASSIFICATION
+    )
     train(task)
     train(task)
 
@@ -337,9 +347,9 @@ def test_what_stays_is_kept_to_the_bit() -> None:
     arrays = {"a": np.ones(2, np.float32), "n": np.array([-1, 2**62]), "b": np.array([True, False, True])}
     layout = Layout.of(arrays)
 
-    found = layout.unpack(layout.pack(Kept(7, {"n": arrays["n"], "b": arrays["b"]})))
+    found = layout.unpack(layout.pack(Kept(7, 2**127 + 5, {"n": arrays["n"], "b": arrays["b"]})))
 
-    assert found.rounds == 7
+    assert (found.rounds, found.seed) == (7, 2**127 + 5)
     assert found.arrays["n"].tolist() == [-1, 2**62]
     assert found.arrays["b"].tolist() == [True, False, True]
 
@@ -412,7 +422,8 @@ BAD_SCORES: dict[str, tuple[Callable[..., Any], str]] = {
 @pytest.mark.parametrize("case", BAD_SCORES)
 def test_evaluation_that_goes_wrong_is_told_in_the_trial_without_the_clients_words(case: str) -> None:
     answer, message = BAD_SCORES[case]
-    task = task_of(client_with(evaluate=answer))
+    # A loss that is declared is asked for; by default a client need not have one.
+    task = task_of(client_with(evaluate=answer), metrics=CLASSIFICATION)
     learner = task.learner(index=0, clients=2, seed=7)
 
     with pytest.raises(LocalError, match=message) as caught:
@@ -459,6 +470,253 @@ def test_an_app_that_answers_with_an_error_or_no_examples_is_told_so(caplog: pyt
 
     assert SECRET not in str(caught.value)
     assert SECRET in caplog.text
+
+
+# Clients without scores ---------------------------------------------------------------------------------
+
+
+def make_app(metrics: dict[str, Any] | None) -> Any:
+    """Make an app of messages that trains like `Softmax` and returns these metrics, or cannot evaluate."""
+    app = ClientApp()
+
+    @app.train()  # type: ignore[untyped-decorator]  # As above.
+    def train(message: Any, context: Any) -> Any:
+        arrays = message.content["arrays"].to_numpy_ndarrays()
+        trained = descend(arrays, message.content["config"], context.node_config["partition-id"])
+        found = {
+            "arrays": flwr_app.ArrayRecord(trained),
+            "metrics": flwr_app.MetricRecord({"num-examples": SAMPLES}),
+        }
+        return flwr_app.Message(content=flwr_app.RecordDict(found), reply_to=message)
+
+    if metrics is not None:
+
+        @app.evaluate()  # type: ignore[untyped-decorator]  # As above.
+        def evaluate(message: Any, _context: Any) -> Any:
+            content = flwr_app.RecordDict({"metrics": flwr_app.MetricRecord(metrics)})
+            return flwr_app.Message(content=content, reply_to=message)
+
+    return app
+
+
+def make_clients(evaluate: Callable[..., Any] | None) -> Callable[[Any], Any]:
+    """Return a `client_fn` whose clients train like `Softmax`, and evaluate like this or not at all."""
+
+    def fit(self: Any, parameters: list[Any], config: Any) -> tuple[list[Any], int, dict[str, Any]]:
+        return descend(parameters, config, self.partition), SAMPLES, {}
+
+    methods: dict[str, Any] = {"fit": fit, "get_parameters": Softmax.get_parameters}
+    if evaluate is not None:
+        methods["evaluate"] = staticmethod(evaluate)
+    kind = type("Client", (NumPyClient,), methods)
+
+    def make(context: Any) -> Any:
+        client = kind()
+        client.partition = int(context.node_config["partition-id"])
+        return client.to_client()
+
+    return make
+
+
+NO_LOSS = {"accuracy": 0.5, "loss": 16.0}
+UNSCORED: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
+    "a loss of None": ({"client_fn": make_clients(lambda *_: (None, 10, {"accuracy": 0.5}))}, NO_LOSS),
+    "a loss that is NaN": ({"client_fn": make_clients(lambda *_: (np.nan, 10, {"accuracy": 0.5}))}, NO_LOSS),
+    "an app without a loss": ({"app": make_app({"accuracy": 0.5, "num-examples": 10})}, NO_LOSS),
+    "no evaluate": ({"client_fn": make_clients(None)}, {}),
+    "an app without evaluate": ({"app": make_app(None)}, {}),
+    "an app that is not to be scored": ({"app": make_app({"r": [0.1, 0.2]}), "metrics": ()}, {}),
+}
+
+
+@pytest.mark.parametrize("case", UNSCORED)
+async def test_a_client_without_a_loss_or_any_score_finishes_its_rounds(
+    case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    given, expected = UNSCORED[case]
+    task = FlowerTask("one", **given, initial=initial)
+
+    try_task(task)
+    warned = "returns no loss" in caplog.text
+    digests, scores = await federate(task, tmp_path)
+
+    assert len(digests) == 1
+    assert scores == [expected] * OPTIONS.rounds
+    assert warned == bool(expected)
+
+
+async def test_an_evaluation_that_fails_from_the_start_does_not_end_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = FlowerTask("one", client_fn=make_clients(fail), initial=initial)
+
+    _, scores = await federate(task, tmp_path)
+
+    assert scores == [{"accuracy": 0.0, "loss": 16.0}] * OPTIONS.rounds
+    assert SECRET in caplog.text
+
+
+def test_a_client_that_cannot_be_made_without_its_data_is_taken_to_evaluate() -> None:
+    task = FlowerTask("one", client_fn=fail, initial=initial)
+
+    assert [metric.name for metric in task.metrics] == ["accuracy", "loss"]
+    assert task.count_parameters() == FEATURES * CLASSES + CLASSES
+
+
+# Randomness ---------------------------------------------------------------------------------------------
+
+
+def throw(count: int = 1) -> list[Any]:
+    """Draw from the global generators of Python, numpy and torch, one after the other."""
+    return [
+        draw()
+        for _ in range(count)
+        for draw in (random.random, np.random.rand, lambda: float(torch.rand((), dtype=torch.float64)))
+    ]
+
+
+class Dice(NumPyClient):  # type: ignore[misc]  # As above.
+    """A client that draws all that it does from global generators."""
+
+    def get_parameters(self, config: Any) -> list[Any]:
+        del config
+        return [np.array(throw(7))]
+
+    def fit(self, parameters: list[Any], config: Any) -> tuple[list[Any], int, dict[str, Any]]:
+        del config
+        return [parameters[0] + throw(5000)[-21:]], 10, {}
+
+    def evaluate(self, parameters: list[Any], config: Any) -> tuple[float, int, dict[str, Any]]:
+        del parameters, config
+        return throw()[0], 10, {"accuracy": throw()[1]}
+
+
+class Digits(nn.Module):
+    """A small network, whose layers draw their initial weights from torch's generator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(FEATURES, 16)
+        self.dropout = nn.Dropout(0.1)
+        self.out = nn.Linear(16, CLASSES)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.out(self.dropout(self.hidden(features).relu()))
+        return out
+
+
+def load_rows(context: Any) -> Any:
+    features, labels = make_samples(context.node_config["partition-id"])
+    rows = torch.utils.data.TensorDataset(torch.tensor(features, dtype=torch.float32), torch.tensor(labels))
+    return torch.utils.data.DataLoader(rows, batch_size=context.run_config["batch-size"], shuffle=True)
+
+
+def receive_model(message: Any) -> Digits:
+    model = Digits()
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    return model
+
+
+def make_torch_task() -> FlowerTask:
+    """Make a task of an app in the form of Flower's quickstart for PyTorch."""
+    app = ClientApp()
+
+    @app.train()  # type: ignore[untyped-decorator]  # As above.
+    def train(message: Any, context: Any) -> Any:
+        model, loader = receive_model(message), load_rows(context)
+        optimiser = torch.optim.SGD(model.parameters(), lr=message.content["config"]["lr"])
+        for _ in range(context.run_config["local-epochs"]):
+            for features, labels in loader:
+                optimiser.zero_grad()
+                nn.functional.cross_entropy(model(features), labels).backward()  # type: ignore[no-untyped-call]
+                optimiser.step()
+        metrics = flwr_app.MetricRecord({"num-examples": len(loader.dataset), "train_loss": 0.0})
+        content = {"arrays": flwr_app.ArrayRecord(model.state_dict()), "metrics": metrics}
+        return flwr_app.Message(content=flwr_app.RecordDict(content), reply_to=message)
+
+    @app.evaluate()  # type: ignore[untyped-decorator]  # As above.
+    def evaluate(message: Any, context: Any) -> Any:
+        model, loader = receive_model(message).eval(), load_rows(context)
+        right = sum(int((model(features).argmax(1) == labels).sum()) for features, labels in loader)
+        count = len(loader.dataset)
+        metrics = flwr_app.MetricRecord({"num-examples": count, "eval_acc": right / count, "eval_loss": 0.5})
+        return flwr_app.Message(content=flwr_app.RecordDict({"metrics": metrics}), reply_to=message)
+
+    return FlowerTask(
+        "torch",
+        app=app,
+        initial=lambda _seed: Digits().state_dict(),
+        config={"lr": 0.1},
+        run_config={"batch-size": 16, "local-epochs": 2},
+        accuracy="eval_acc",
+        loss="eval_loss",
+    )
+
+
+DRAWING: dict[str, Callable[[], FlowerTask]] = {
+    "numpy client": lambda: FlowerTask("dice", client_fn=lambda _context: Dice().to_client()),
+    "torch app": make_torch_task,
+}
+
+
+@pytest.mark.parametrize("form", DRAWING)
+async def test_one_seed_gives_one_model_if_clients_draw_from_global_generators(form: str, tmp_path: Path) -> None:
+    first, second, other = [
+        await federate(DRAWING[form](), tmp_path / str(number), replace(OPTIONS, seed=seed))
+        for number, seed in enumerate((5, 5, 6))
+    ]
+
+    assert first == second
+    assert first[0] != other[0]
+    assert form != "torch app" or first[1][-1]["accuracy"] > 0.8, "it learns"
+
+
+def test_threads_draw_what_they_would_draw_alone() -> None:
+    task = DRAWING["numpy client"]()
+    learners = [task.learner(index=index, clients=4, seed=7) for index in range(4)]
+
+    def fit(index: int) -> list[float]:
+        found = learners[index].train(task.initial_model(7), steps=1, seed=index, progress=ignore)
+        return list(found.theta)
+
+    alone = [fit(index) for index in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(fit, range(4)))
+
+    assert together == alone
+    assert len({value for values in alone for value in values}) == 4 * 21, (
+        "the generators do not draw alike, nor do clients"
+    )
+
+
+def test_global_generators_are_left_as_they_were() -> None:
+    def throw_after(work: Callable[[], object]) -> list[float]:
+        random.seed(3)
+        np.random.seed(3)  # noqa: NPY002  (As above.)
+        torch.manual_seed(3)
+        work()
+        return throw()
+
+    def break_off() -> None:
+        with pytest.raises(LocalError):
+            train(task_of(client_with(fit=lambda *_: [throw(), fail()])))
+
+    untouched = throw_after(lambda: None)
+
+    assert throw_after(lambda: train(DRAWING["numpy client"]())) == untouched
+    assert throw_after(break_off) == untouched
+
+
+def test_what_evaluation_draws_follows_from_the_secret_seed_of_the_last_training_alone() -> None:
+    task = DRAWING["numpy client"]()
+    theta = task.initial_model(7)
+    learner = task.learner(index=0, clients=2, seed=7)
+    first, again, second = (train(task, seed=seed).memory for seed in (1, 1, 2))
+
+    scores = [learner.evaluate(theta, memory=memory)["loss"] for memory in (first, again, second, None, None)]
+
+    assert scores[0] == scores[1]
+    assert len(set(scores)) == 4, "before any training there is no secret to draw from, and no public seed serves"
 
 
 # Tasks that cannot be -----------------------------------------------------------------------------------
