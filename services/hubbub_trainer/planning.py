@@ -58,7 +58,6 @@ def draw_up_manifest(
         "min_clients": default_min_clients(len({member.organisation for member in cohort})),
         "strategy": strategy.name,
         "rho": strategy.usual_rho,
-        "first_factor_bound": strategy.usual_first_bound,
         **_choose_rate(task, options, strategy),
         **options.given(),
         "cohort": cohort,

@@ -532,10 +532,12 @@ def _count(
     """
     # Where nothing is learnt, a client's numbers do not depend on the model.
     repeats = STRATEGIES[data.manifest.strategy].repeats
-    if released and (repeats or not is_small(held.step, data.steps, data.manifest.kappa)):
-        steps = (*data.steps, held.step) if math.isfinite(held.step) else data.steps
+    is_large = released and (repeats or not is_small(held.step, data.steps, data.manifest.kappa))
+    if released and math.isfinite(held.step):
+        data = replace(data, steps=(*data.steps, held.step))
+    if is_large:
         noted = (NoteVoid(data.models, number),) if wasted else ()
-        data = replace(data, models=(held.sha256,), steps=steps, wasted_on_model=held.voids)
+        data = replace(data, models=(held.sha256,), wasted_on_model=held.voids)
         return replace(data, wasted=data.wasted + wasted), noted
     counted = exposed if released else wasted
     models = tuple(dict.fromkeys((*data.models, held.sha256)))

@@ -45,7 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.errors import BadUpdate, PeerError, RejectReason
-from hubbub.parameters import FIRST_FACTOR_BOUND, Parameters
+from hubbub.parameters import Parameters
 from hubbub.protocol import sharing
 from hubbub.protocol.aggregate import NO_HISTORY, History
 from hubbub.protocol.compression import Indices
@@ -269,8 +269,6 @@ class Strategy(Protocol):
     """ρ of a run that does not ask for another."""
     uses_rho: bool = True
     """False if clients send a value for every index, whatever ρ is."""
-    usual_first_bound: float = FIRST_FACTOR_BOUND
-    """Bound of the first step, for a run that does not ask for another."""
     reveals: str = ""
     """A sentence on what a server learns of a single client; empty if nothing."""
     repeats: bool = False

@@ -120,8 +120,6 @@ class SecureFedAvg(Strategy):
     phases = (UPDATE,)
     support = "dense"
     uses_rho = False
-    # A step of signs is small where a model is large. A dense step of a small model is not.
-    usual_first_bound = 1.0
 
     def exposure(self, parameters: Parameters) -> Exposure:
         """Servers learn nothing, and clients the mean update."""

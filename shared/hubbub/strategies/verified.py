@@ -111,7 +111,6 @@ class Verified(Strategy):
         self.inner = inner
         self.name, self.phases, self.support = inner.name, inner.phases, inner.support
         self.usual_rho, self.uses_rho = inner.usual_rho, inner.uses_rho
-        self.usual_first_bound = inner.usual_first_bound
         self.reveals, self.repeats = inner.reveals, inner.repeats
 
     def exposure(self, parameters: Parameters) -> Exposure:

@@ -607,9 +607,17 @@ def test_only_a_larger_step_leaves_what_was_counted_behind(joined: Play) -> None
     assert (joined.data.wasted_on_model, joined.data.wasted) == (0, 1)
     assert joined.data.models == (digest_of(4),)
     joined.release(5, exposed=True, step=math.inf)
-    assert (joined.data.wasted, joined.data.steps) == (1, (8.0, 8.0)), (
-        "neither no number nor a void is compared with"
+    assert (joined.data.wasted, joined.data.steps) == (1, (8.0, 0.5, 8.0)), (
+        "what is no number is not compared with"
     )
+
+
+def test_a_model_that_converges_after_a_large_first_step_goes_on(joined: Play) -> None:
+    """Only the second step is small beside the median of those before it."""
+    for number, step in enumerate((8.0, 1.0, 0.9, 0.8, 0.7), start=1):
+        joined.release(number, exposed=True, step=step)
+
+    assert (joined.state, joined.data.wasted) == (State.JOINED, 1)
 
 
 @pytest.mark.parametrize(("strategy", "rounds", "wasted"), [("sum", 9, 0), ("no-union", 1, 1)])
