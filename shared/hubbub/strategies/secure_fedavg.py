@@ -10,7 +10,7 @@ a client is missing, its weight is missing in the sum as well. Dividing by the m
 missing weight is.
 
 U differs from the mean of FedAvg by at most M/2 units of 2^-a in an entry, where M is the number of members: each
-rounds once, and sums are exact. With alpha_max = 16, a is 26, and five clients are off by 4·10⁻⁸ at most.
+rounds once, and sums are exact. With alpha_max = 16, a is 25, and five clients are off by 8·10⁻⁸ at most.
 
 The bound of the fixed point is alpha_max, whatever the size of the cohort, because the weights add up to 1.
 

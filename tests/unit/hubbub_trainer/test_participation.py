@@ -608,7 +608,7 @@ def test_only_a_larger_step_leaves_what_was_counted_behind(joined: Play) -> None
     assert joined.data.models == (digest_of(4),)
     joined.release(5, exposed=True, step=math.inf)
     assert (joined.data.wasted, joined.data.steps) == (1, (8.0, 0.5, 8.0)), (
-        "what is no number is not compared with"
+        "infinity is not compared with"
     )
 
 

@@ -20,8 +20,8 @@ from support.strategy_rounds import N, absorb, draw, make_input, play, refusal, 
 MEAN, FEDAVG = find_strategy("secure-fedavg"), find_strategy("fedavg")
 UNBOUNDED = replace(setting(), kappa=4.0, first_factor_bound=1e6, factor_floor=1e-3)
 THETA = draw(99)
-UNIT = 2.0**-26
-"""With alpha_max = 16: 2·16·2^26 is the first that is too large for 31 bits, so one power of two less."""
+UNIT = 2.0**-25
+"""With alpha_max = 16: 2·16·2^26 would not fit into 31 bits."""
 
 
 def weigh(samples: list[int], scale: float = 1.0) -> list[ClientInput]:
