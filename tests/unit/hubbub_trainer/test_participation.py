@@ -607,9 +607,7 @@ def test_only_a_larger_step_leaves_what_was_counted_behind(joined: Play) -> None
     assert (joined.data.wasted_on_model, joined.data.wasted) == (0, 1)
     assert joined.data.models == (digest_of(4),)
     joined.release(5, exposed=True, step=math.inf)
-    assert (joined.data.wasted, joined.data.steps) == (1, (8.0, 0.5, 8.0)), (
-        "infinity is not compared with"
-    )
+    assert (joined.data.wasted, joined.data.steps) == (1, (8.0, 0.5, 8.0)), "infinity is not compared with"
 
 
 def test_a_model_that_converges_after_a_large_first_step_goes_on(joined: Play) -> None:
