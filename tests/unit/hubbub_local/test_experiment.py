@@ -144,8 +144,13 @@ def test_an_interrupt_in_a_notebook_ends_the_run_too() -> None:
 
     # Not asyncio.run, which turns an interrupt into a cancellation; a notebook does not.
     loop = asyncio.new_event_loop()
-    with closing(loop), pytest.raises(KeyboardInterrupt):
-        loop.run_until_complete(run_cell())
+    # A shell's background jobs ignore interrupts, and so would Python, if the tests run in one.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with closing(loop), pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(run_cell())
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert len(called) < 100
     assert [each.name for each in threading.enumerate() if each.name.startswith("simulate")] == []
 
