@@ -180,6 +180,8 @@ def _put_together(identities: Sequence[Identity], roster: Roster, manifest: Mani
         max_local_steps=max(owner.max_local_steps, manifest.local_steps),
         max_learning_rate=max(owner.max_learning_rate, manifest.learning_rate or 0.0),
         max_q=max(owner.max_q, manifest.q),
+        weights=tuple(dict.fromkeys((*owner.weights, manifest.weights))),
+        max_samples=max(owner.max_samples, manifest.max_samples),
         max_scored_rounds=max(owner.max_scored_rounds, manifest.rounds),
     )
     servers_policy = _widen_policy(
@@ -203,7 +205,7 @@ def _put_together(identities: Sequence[Identity], roster: Roster, manifest: Mani
     }
 
 
-def _widen_policy(default: PartyPolicy, roster: Roster, manifest: Manifest, **own: float) -> bytes:
+def _widen_policy(default: PartyPolicy, roster: Roster, manifest: Manifest, **own: object) -> bytes:
     """Return the default policy as a file, widened by what the user asked for by name and by the role's `own`."""
     wider = {
         "strategies": tuple(dict.fromkeys((*default.strategies, manifest.strategy))),

@@ -205,6 +205,11 @@ def _show_manifest(question: _Question, console: Console) -> None:
         ("strategy", tell_strategy(manifest.strategy)),
         *([("block", f"{manifest.block} indices: {REVEALS}")] if manifest.block > 1 else []),
         *([("bits", f"1: {ONE_BIT}")] if manifest.bits == 1 else []),
+        *(
+            []
+            if manifest.weights == "equal"
+            else [("weights", "samples: clients learn how many all have together")]
+        ),
         ("cohort", question.name_parties(manifest.clients)),
         ("min_clients", f"{manifest.min_clients} of {manifest.organisations} organisations"),
         ("aggregators", question.name_parties(manifest.aggregators)),

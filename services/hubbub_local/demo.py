@@ -194,11 +194,12 @@ def _introduce(options: DemoOptions, manifest: Manifest, console: Console) -> No
     why = "" if options.strategy else f" (recommended: {recommend(manifest.parameters).reason})"
     share = f", ρ = {manifest.rho:g}" if find_strategy(manifest.strategy).uses_rho else ""
     rate = "" if manifest.learning_rate is None else f", learning rate {manifest.learning_rate:g}"
+    weights = "" if manifest.weights == "equal" else ", weighted by samples"
     console.print("[bold]Hubbub[/bold]  you hear the crowd, never a voice", highlight=False)
     console.print(
         f"{len(manifest.cohort)} clients, {len(manifest.aggregators)} aggregators and a coordinator in this "
         f"process; strategy {manifest.strategy}{why}, task {manifest.task}, {manifest.parameters:,} parameters, "
-        f"{manifest.local_steps} local steps a round{share}{rate}",
+        f"{manifest.local_steps} local steps a round{share}{rate}{weights}",
         highlight=False,
         style="dim",
     )

@@ -73,6 +73,8 @@ class GroupAgreed:
     """All parts are opened and combined into the group secret; the confirmation proves that we hold it."""
 
     confirmation: str
+    samples: int | None = None
+    """Our sum of the shares of the clients' numbers of samples, masked; None if these do not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,8 @@ class PeerConfirmed:
 
     client: PartyId
     confirmation: str
+    samples: int | None = None
+    """Its masked sum of shares, likewise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

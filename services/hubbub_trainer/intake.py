@@ -11,6 +11,7 @@ from hubbub.messages.rounds import MaskedChunk, ReleaseClaim, RoundOpened, SumCh
 from hubbub.messages.runs import GroupConfirmed, GroupContribution, RunEnded, RunKeys
 from hubbub.messages.shares import share_wire_bytes
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk, SnapshotRequested
+from hubbub.protocol import weights
 from hubbub.protocol.layout import check_payload
 from hubbub.runtime.message_checks import check_members
 from hubbub.strategies.phase_plan import admit_release, plan_phase
@@ -44,12 +45,27 @@ def read_about_run(roster: Roster, manifest: Manifest, envelope: Envelope, now_s
         case GroupContribution():
             return ContributionArrived(client=envelope.sender)
         case GroupConfirmed(confirmation=confirmation):
-            return PeerConfirmed(client=envelope.sender, confirmation=confirmation)
+            return PeerConfirmed(
+                client=envelope.sender,
+                confirmation=confirmation,
+                samples=_read_samples(manifest, envelope),
+            )
         case RoundOpened(attended=attended):
             return RoundOrdered(number=envelope.round, attended=attended)
         case SnapshotRequested(after=after, giver=giver):
             return SnapshotAsked(client=envelope.sender, after=after, giver=giver)
     raise PeerError(RejectReason.UNEXPECTED, f"a trainer takes no {envelope.kind}")
+
+
+def _read_samples(manifest: Manifest, envelope: Envelope) -> int | None:
+    """Read a peer's masked sum of shares; there is none unless updates are weighed by samples."""
+    expected = weights.SHARE_BYTES if manifest.weights == "samples" else 0
+    if len(envelope.payload) != expected:
+        raise PeerError(
+            RejectReason.WRONG_LENGTH,
+            f"{envelope.kind} has {len(envelope.payload)} bytes of samples, and should have {expected}",
+        )
+    return int.from_bytes(envelope.payload, "big") if expected else None
 
 
 def read_sum(

@@ -58,6 +58,7 @@ def draw_up_manifest(
         "min_clients": default_min_clients(len({member.organisation for member in cohort})),
         "strategy": strategy.name,
         "rho": strategy.usual_rho,
+        "weights": strategy.usual_weights,
         **_choose_rate(task, options, strategy),
         **options.given(),
         "cohort": cohort,

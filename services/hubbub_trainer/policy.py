@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Self, get_args
 from pydantic import Field, field_validator
 
 from hubbub.errors import Code, Objection
+from hubbub.ids import Weights
 from hubbub.messages.manifest import MINIMUM, Manifest, Positive, ScoreMode
 from hubbub.parameters import LARGEST_FLOAT32
 from hubbub.policy import ANY, NO_LIMIT, Limit, PartyPolicy, object_above, read_list
@@ -18,6 +19,9 @@ from hubbub.strategies.registry import STRATEGIES
 from hubbub.strategies.shared_mask import ONE_BIT
 from hubbub.strategies.unions import REVEALS
 from hubbub.trust.roster import Roster
+
+CAPPED = ("local_steps", "max_samples", "learning_rate", "alpha_max", "q", "kappa", "first_factor_bound")
+"""Fields of a manifest for which the policy has a largest value."""
 
 
 class Policy(PartyPolicy):
@@ -81,6 +85,12 @@ class Policy(PartyPolicy):
     score_weights: tuple[ScoreWeights, ...] = ("equal",)
     """Weight of a client in the sum of scores: "equal", or its number of examples ("examples"). The difference of
     two sums weighted by examples, one with you and one without, is your number of examples."""
+    weights: tuple[Weights, ...] = ("equal",)
+    """Weight of a client's update: "equal", or its number of samples ("samples"), of which the clients learn the
+    total. The difference of two runs' totals, one with you and one without, is your number of samples."""
+    max_samples: Limit = 1_000_000
+    """The largest max_samples that a manifest may have: the most samples that a client counts as. A client that
+    lies about its number can weigh at most that much."""
     max_scored_rounds: Limit = 200
     """The most rounds of a run in which scores are summed."""
     max_bins: Limit = 256
@@ -88,7 +98,7 @@ class Policy(PartyPolicy):
     demo_seed: bool = False
     """Allow secrets from a seed that everybody knows: for tests, never with real data."""
 
-    _read_scores = field_validator("scores", "score_weights", mode="before")(read_list)
+    _read_scores = field_validator("scores", "score_weights", "weights", mode="before")(read_list)
 
     @classmethod
     def for_demo(cls, roster_sha256: str) -> Self:
@@ -113,6 +123,8 @@ class Policy(PartyPolicy):
             max_first_factor_bound=NO_LIMIT,
             allow_unverified=True,
             score_weights=get_args(ScoreWeights),
+            weights=get_args(Weights),
+            max_samples=NO_LIMIT,
             max_scored_rounds=NO_LIMIT,
             max_bins=NO_LIMIT,
             demo_seed=True,
@@ -150,10 +162,18 @@ class Policy(PartyPolicy):
                 f"the manifest has bits = {manifest.bits}, the policy asks for at least {self.min_bits}, since "
                 f"{ONE_BIT}: ask for more bits, or edit min_bits in the policy file",
             )
-        for field in ("local_steps", "learning_rate", "alpha_max", "q", "kappa", "first_factor_bound"):
-            asked, most = getattr(manifest, field), getattr(self, f"max_{field}")
+        if manifest.weights not in self.weights:
+            yield Objection(
+                Code.POLICY_PARAMETERS,
+                f"the manifest weighs updates by {manifest.weights}, the policy allows {', '.join(self.weights)}, "
+                "since the totals of runs with and without you subtract to your number of samples: ask for equal "
+                "weights, or edit weights in the policy file",
+            )
+        for field in CAPPED:
+            limit = field if field.startswith("max_") else f"max_{field}"
+            asked, most = getattr(manifest, field), getattr(self, limit)
             if asked is not None:
-                yield from object_above(Code.POLICY_PARAMETERS, field, asked, f"max_{field}", most)
+                yield from object_above(Code.POLICY_PARAMETERS, field, asked, limit, most)
 
     def _object_to_unverified(self, manifest: Manifest) -> Iterator[Objection]:
         if not manifest.verified and not self.allow_unverified:

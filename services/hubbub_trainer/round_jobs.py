@@ -303,7 +303,8 @@ class RoundJobs:
             theta=space.theta,
             update=learnt.update,
             accumulator=space.accumulator,
-            samples=learnt.samples,
+            samples=self.run.samples,
+            weight=self.run.weight,
             stream=AesCtrStream(space.secret.key_for("strategy", run=key.run, round_number=key.round)),
             history=space.history,
             silent=learnt.silent,
@@ -322,6 +323,8 @@ class RoundJobs:
         transcript = Transcript(space.group_secret.key_for("transcript"))
         history = aggregate.pack(space.history, len(space.history))
         transcript.note(self.key.run, self.key.round, bytes.fromhex(space.digest_of(space.theta)), history)
+        if self.run.is_weighted:
+            transcript.note(self.run.secrets.cohort_samples())
         return transcript
 
     def _open_phase(self, phase: str) -> OpenRound:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from hubbub.crypto.key_derivation import ClientSecret, GroupSecret
+from hubbub.crypto.key_derivation import CONTRIBUTION_BYTES, ClientSecret, GroupSecret
 from hubbub.crypto.stream import AesCtrStream
-from hubbub.errors import LocalError, StorageDamaged
+from hubbub.errors import LocalError, PeerError, RejectReason, StorageDamaged
 from hubbub.ids import PartyId, RunId
 from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest, MetricClaim
+from hubbub.protocol import weights
 from hubbub.runtime.runner import Runner
 from hubbub.runtime.spool import ChunkRef, Spool
 from hubbub.strategies.base import Theta
@@ -24,7 +25,7 @@ from hubbub.trust.seals import RunSeals
 from hubbub_trainer.events import GroupAgreed, HeldModel, InitialModel, Prepared
 from hubbub_trainer.fingerprint import Fingerprint, tensor_sizes
 from hubbub_trainer.learning.source import digest_source
-from hubbub_trainer.learning.task import Task
+from hubbub_trainer.learning.task import Learner, Task
 from hubbub_trainer.ledger import Ledger, explain_refusal
 from hubbub_trainer.phases.admission import Admission
 from hubbub_trainer.run_secrets import RunSecrets
@@ -33,6 +34,11 @@ from hubbub_trainer.task_runner import TaskRunner
 from hubbub_trainer.workspace import Workspace, digest, has_model
 
 log = logging.getLogger(__name__)
+
+
+def _mask_samples(group: GroupSecret, client: PartyId) -> int:
+    """Derive the mask of a client's sum of shares, of which there is one in a run."""
+    return int.from_bytes(group.key_for(f"samples {client}")[: weights.SHARE_BYTES], "big")
 
 
 TaskLoader = Callable[[str], Task]
@@ -127,16 +133,15 @@ class RunContext:
             left = self.recall_predecessor()
             # If there is none, the model came from a peer and is on disk: `recall` loads it.
             theta = left[1] if left else np.zeros(manifest.parameters, dtype=np.float32)
-        index = manifest.clients.index(self.me)
         seed = self.demo_seed
         agreed = self.secrets.group()
-        learner = task.learner(index=index, clients=len(manifest.clients), seed=manifest.seed)
+        learner = self._make_learner(task)
         space = Workspace(
             folder=self.folder,
             learner=learner,
             tensors=tensor_sizes(task),
             examples=self.secrets.fix_examples(learner.examples),
-            secret=self.secrets.client_secret() if seed is None else ClientSecret.for_demo(seed, index),
+            secret=self.secrets.client_secret() if seed is None else ClientSecret.for_demo(seed, self._index),
             theta=theta,
             accumulator=np.zeros_like(theta),
             group=agreed,
@@ -144,6 +149,13 @@ class RunContext:
         space.recall()
         self._tell_of_changes(task, space)
         return space
+
+    @property
+    def _index(self) -> int:
+        return self.manifest.clients.index(self.me)
+
+    def _make_learner(self, task: Task) -> Learner:
+        return task.learner(index=self._index, clients=len(self.manifest.clients), seed=self.manifest.seed)
 
     def begin_mask_stream(self, space: Workspace, number: int) -> AesCtrStream:
         """Begin the stream that all clients draw a round's mask from. No coordinator or server can choose it.
@@ -180,6 +192,8 @@ class RunContext:
         if found == manifest.initial_model_sha256 and parameters == manifest.parameters:
             with self._opening:
                 self.space = self._make_workspace(task)
+        if manifest.weights == "samples":
+            self._fix_samples(task)
         prepared = Prepared(
             parameters=parameters,
             initial_model_sha256=found,
@@ -187,6 +201,12 @@ class RunContext:
         )
         fits = found in {None, manifest.initial_model_sha256}
         return replace(prepared, initial=self.claim_model()) if fits else prepared
+
+    def _fix_samples(self, task: Task) -> None:
+        """Count the samples that our updates are weighed by, once in a run."""
+        manifest = self.manifest
+        learner = self.space.learner if self.space else self._make_learner(task)
+        self.secrets.fix_samples(weights.cap(int(learner.samples), manifest.max_samples))
 
     def _digest_initial(self, task: Task) -> str | None:
         """Digest the model that the run begins with; None if it is a predecessor's, and not here."""
@@ -224,23 +244,66 @@ class RunContext:
             objection=explain_refusal(claim, data.caps.per_model),
         )
 
-    def agree(self, _: object) -> GroupAgreed:
-        """Open all clients' parts, combine them into the group secret, and keep it."""
+    def contribution_for(self, client: PartyId) -> bytes:
+        """Return our part of the group secret and a client's share of our number of samples."""
+        part = self.secrets.contribution()
+        if not self.is_weighted:
+            return part
+        clients = self.manifest.clients
+        shares = self.secrets.sample_shares(len(clients))
+        return part + shares[clients.index(client)].to_bytes(weights.SHARE_BYTES, "big")
 
-        def part_of(client: PartyId) -> bytes:
+    def agree(self, _: object) -> GroupAgreed:
+        """Combine all clients' parts into the group secret, and keep it; add up our shares of samples."""
+
+        def content_from(client: PartyId) -> bytes:
             if client == self.me:
-                return self.secrets.contribution()
+                return self.contribution_for(client)
             sealed = self.spool.read(Key("admission", self.run), name_part(client))
             return self.seals.open_contribution(client, sealed)
 
         clients = self.manifest.clients
-        contributions = [part_of(client) for client in clients]
+        contents = [content_from(client) for client in clients]
+        if any(len(each) != CONTRIBUTION_BYTES + self.is_weighted * weights.SHARE_BYTES for each in contents):
+            raise PeerError(RejectReason.MALFORMED, "a part of the group secret has another length than ours")
         run_keys = [self.seals.public(client) for client in clients]
+        contributions = [each[:CONTRIBUTION_BYTES] for each in contents]
         agreed = GroupSecret.agree(contributions, run=self.run, run_keys=run_keys)
         self.secrets.keep_group(agreed)
         if not self._find_admission().lacks_model:
             self.open().group = agreed
-        return GroupAgreed(confirmation=agreed.confirmation())
+        masked = None
+        if self.is_weighted:
+            shares = (int.from_bytes(each[CONTRIBUTION_BYTES:], "big") for each in contents)
+            masked = weights.add((*shares, _mask_samples(agreed, self.me)))
+        return GroupAgreed(confirmation=agreed.confirmation(), samples=masked)
+
+    # Weights --------------------------------------------------------------------------------------------
+
+    @property
+    def is_weighted(self) -> bool:
+        """True if updates are weighed by numbers of samples."""
+        return self.manifest.weights == "samples"
+
+    @property
+    def samples(self) -> int:
+        """The number of samples that our updates are weighed by, as of when we joined; 1 if all count the same."""
+        return self.secrets.samples() if self.is_weighted else 1
+
+    @property
+    def weight(self) -> float | None:
+        """The weight of our updates; None if all count the same."""
+        return weights.weight_of(self.samples, self.secrets.cohort_samples()) if self.is_weighted else None
+
+    def keep_samples(self, masked: Mapping[PartyId, int]) -> None:
+        """Take the masks off the clients' sums of shares, and keep the total."""
+        group = self.secrets.group()
+        if group is None:
+            raise LocalError("the clients' numbers of samples are added before they agreed on a group secret")
+        sums = (weights.add((each, -_mask_samples(group, client))) for client, each in masked.items())
+        manifest = self.manifest
+        total = weights.total(sums, clients=len(manifest.clients), max_samples=manifest.max_samples)
+        self.secrets.keep_cohort_samples(total)
 
     def _find_admission(self) -> Admission:
         live = self.runner.machines.get(Key("admission", self.run))

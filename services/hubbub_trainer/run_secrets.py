@@ -8,13 +8,16 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 
 from hubbub.crypto.key_derivation import CONTRIBUTION_BYTES, ClientSecret, GroupSecret
-from hubbub.crypto.stream import KEY_BYTES
+from hubbub.crypto.stream import KEY_BYTES, AesCtrStream
 from hubbub.errors import LocalError
 from hubbub.ids import RunId, SetId
+from hubbub.protocol import weights
 from hubbub.store.state_file import Vault
 from hubbub_trainer.learning.source import Source
 
 CLIENT_SECRET_BYTES = 32
+_SAMPLES, _COHORT_SAMPLES = "samples", "cohort samples"
+_SAMPLE_SHARES = "sample shares"
 SET_ID_BYTES = 16
 
 
@@ -42,6 +45,30 @@ class RunSecrets:
     def fix_examples(self, examples: int) -> int:
         """Return the number of examples that we score a model on; it stays as it was when we joined."""
         return int(self._get_or_create("examples", lambda: str(examples).encode()))
+
+    def fix_samples(self, samples: int) -> int:
+        """Return the number of samples that our updates are weighed by; it stays as it was when we joined."""
+        return int(self._get_or_create(_SAMPLES, lambda: str(samples).encode()))
+
+    def samples(self) -> int:
+        """Return that number."""
+        return self._get_number(_SAMPLES)
+
+    def sample_shares(self, clients: int) -> tuple[int, ...]:
+        """Return the shares of that number, one for each client in manifest order; always the same."""
+
+        def draw() -> bytes:
+            return json.dumps(weights.deal(self.samples(), clients, AesCtrStream.from_os())).encode()
+
+        return tuple(json.loads(self._get_or_create(_SAMPLE_SHARES, draw)))
+
+    def cohort_samples(self) -> int:
+        """Return the number of samples that all clients have together."""
+        return self._get_number(_COHORT_SAMPLES)
+
+    def keep_cohort_samples(self, total: int) -> None:
+        """Keep the number of samples that all clients have together."""
+        self._vault.put(self._run, _COHORT_SAMPLES, str(total).encode())
 
     def source(self) -> Source | None:
         """Return the task's source when we joined, or when its owner was last told of a change."""
@@ -85,10 +112,16 @@ class RunSecrets:
         """Delete the ids and the randomness of a round's share sets.
 
         When a round has its verdict, our part of the group secret is deleted too: all parts together would give
-        the group secret as it was at first.
+        the group secret as it was at first, and with it the clients' sums of shares.
         """
-        parts = ["contribution"] if has_verdict else []
+        parts = ["contribution", _SAMPLE_SHARES] if has_verdict else []
         self._vault.delete(self._run, *(_name_outbox(number, phase) for phase in phases), *parts)
+
+    def _get_number(self, name: str) -> int:
+        kept = self._vault.get(self._run, name)
+        if kept is None:
+            raise LocalError(f"the number of {name} is not known")
+        return int(kept)
 
     def _get_or_create(self, name: str, create: Callable[[], bytes]) -> bytes:
         kept = self._vault.get(self._run, name)

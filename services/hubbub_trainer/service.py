@@ -17,9 +17,10 @@ from hubbub.machine.effects import AcceptKeys, Effect, Job, Key, Persist, Rememb
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import MaskedChunk, SumChunk, VoidNotice
-from hubbub.messages.runs import GroupContribution, RunKey, RunProposed
+from hubbub.messages.runs import GroupConfirmed, GroupContribution, RunKey, RunProposed
 from hubbub.messages.shares import ResendSet
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk
+from hubbub.protocol import weights
 from hubbub.runtime.clock import Clock, SystemClock
 from hubbub.runtime.message_checks import check_sender
 from hubbub.runtime.participant import Participant
@@ -241,6 +242,8 @@ class Trainer(Participant):
         match effect:
             case admission.KeepContribution():
                 self._spool.write(key, name_part(effect.client), payload)
+            case admission.KeepSamples():
+                self.context_of(key.run).keep_samples(effect.samples)
             case participation.NoteVoid():
                 self._ledger.note_void(effect.models, run=key.run, number=effect.number)
             case rounds.SpoolSum():
@@ -259,6 +262,8 @@ class Trainer(Participant):
                 self._accept_keys(key.run, effect.publics)
             case admission.DealContribution():
                 await self._deal_contribution(key)
+            case admission.ConfirmSecret():
+                await self._confirm_secret(key, effect)
             case admission.SetUpParticipation(data=data):
                 await self.runner.set_up(data.key, data)
             case participation.SetUpRound():
@@ -301,10 +306,15 @@ class Trainer(Participant):
 
     async def _deal_contribution(self, key: Key) -> None:
         run = self.context_of(key.run)
-        contribution = run.secrets.contribution()
         for client in self._joined(key, Admission).peers:
-            sealed = run.seals.seal_contribution(client, contribution)
+            sealed = run.seals.seal_contribution(client, run.contribution_for(client))
             await self.runner.post.send(key, to=client, role=Role.CLIENT, body=GroupContribution(), payload=sealed)
+
+    async def _confirm_secret(self, key: Key, effect: admission.ConfirmSecret) -> None:
+        body = GroupConfirmed(confirmation=effect.confirmation)
+        samples = b"" if effect.samples is None else effect.samples.to_bytes(weights.SHARE_BYTES, "big")
+        for client in self._joined(key, Admission).peers:
+            await self.runner.post.send(key, to=client, role=Role.CLIENT, body=body, payload=samples)
 
     async def _set_up_round(self, run: Key, number: int) -> None:
         key, manifest = Key("round", run.run, number), self._data_of(run.run).manifest

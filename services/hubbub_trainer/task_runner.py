@@ -120,7 +120,7 @@ class TaskRunner:
         try:
             learnt = self._learn(key, space, manifest, movable, report)
             begun = begin(learnt)
-            space.note_training(max(0.0, self._clock.now_s() - began_s), learnt.samples)
+            space.note_training(max(0.0, self._clock.now_s() - began_s))
         except (Exception, SystemExit) as error:  # noqa: BLE001  (It is the owner's code: it may raise anything.)
             self._keep_at_home(key, space, TRAINING, error)
         else:
@@ -129,7 +129,7 @@ class TaskRunner:
         whole_s = usual_s or elapsed_s * manifest.local_steps / max(done, 1)
         # Without a measured step the estimate may be far off, and too long for the phase.
         spare_s = min(max(0.0, whole_s - elapsed_s), manifest.phase_timeout_s / 2)
-        nothing = Learnt(np.zeros_like(space.theta), space.memory, space.record.samples, silent=True)
+        nothing = Learnt(np.zeros_like(space.theta), space.memory, silent=True)
         return nothing, begin(nothing), spare_s
 
     def _adjust(self, learner: Learner, learning_rate: float | None, movable: Indices | None) -> Learner:
@@ -158,10 +158,7 @@ class TaskRunner:
         )
         if training.theta.shape != space.theta.shape:
             raise BadUpdate(f"the trained model has shape {training.theta.shape} instead of {space.theta.shape}")
-        samples = int(space.learner.samples)
-        if samples < 1:
-            raise TaskFailed(f"the task says that it has {samples} training samples")
-        return Learnt(space.learnt(training.theta), training.memory, samples)
+        return Learnt(space.learnt(training.theta), training.memory)
 
     def evaluate(self, key: Key, space: Workspace) -> Scores:
         """Score the model; if that fails, return no scores, and each counts as the worst."""

@@ -125,7 +125,6 @@ class Learnt:
     update: Theta
     memory: Theta | None
     """The memory to keep if the round counts."""
-    samples: int = 1
     silent: bool = False
     """Training failed: the client contributes nothing."""
 
@@ -142,7 +141,6 @@ class TaskRecord:
     begun: int = 0
     """Number of processes that began it: 1 unless one of them died in it."""
     training_s: float = 0.0
-    samples: int = 1
 
 
 @dataclass(slots=True)
@@ -291,7 +289,7 @@ class Workspace:
 
     def keep_update(self, number: int, learnt: Learnt) -> None:
         """Keep the update of a round before anything of it is sent."""
-        about = np.array([learnt.samples, learnt.silent], dtype=np.int64)
+        about = np.array([learnt.silent], dtype=np.int64)
         memory = {} if learnt.memory is None else {"memory": learnt.memory}
         _save(update_file(self.folder, number), {"update": learnt.update, "about": about, **memory})
 
@@ -301,8 +299,7 @@ class Workspace:
         if not path.exists():
             return None
         arrays = _load(path)
-        samples, silent = arrays["about"].tolist()
-        return Learnt(arrays["update"], arrays.get("memory"), samples, bool(silent))
+        return Learnt(arrays["update"], arrays.get("memory"), silent=bool(arrays["about"][-1]))
 
     def keep_scores(self, number: int, scores: Scores) -> None:
         """Keep our scores of a round's model before anything of them is sent."""
@@ -328,9 +325,9 @@ class Workspace:
         self._keep_record(replace(self.record, begun=self.record.begun - 1))
         self._begun = 0, ""
 
-    def note_training(self, training_s: float, samples: int) -> None:
+    def note_training(self, training_s: float) -> None:
         """Note a successful training in memory; it is written to disk when the next job begins."""
-        self.record = replace(self.record, training_s=training_s, samples=samples)
+        self.record = replace(self.record, training_s=training_s)
 
     def _keep_record(self, record: TaskRecord) -> None:
         _save_json(self.folder / RECORD, asdict(record))

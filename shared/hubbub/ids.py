@@ -45,3 +45,6 @@ AlphaRule = Literal["norm", "mean"]
 
 Feedback = Literal["lost", "paper"]
 """Treatment of indices that SecUnion lost; see `hubbub.parameters.Parameters`."""
+
+Weights = Literal["equal", "samples"]
+"""Weight of a client's update: the same for all, or its number of samples; see `hubbub.protocol.weights`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Annotated
 
-from hubbub.ids import AlphaRule, Feedback, WireMode
+from hubbub.ids import AlphaRule, Feedback, Weights, WireMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,17 @@ class RunOptions:
             help="Learning rate of local training.",
             shown_default="the task's own; higher with shared-mask",
         ),
+    ] = None
+    weights: Annotated[
+        Weights | None,
+        Option(
+            help="Weight of a client's update: equal, or samples (as much as it has samples, which nobody sees).",
+            noun="weights",
+            shown_default="equal; samples with fedavg and secure-fedavg",
+        ),
+    ] = None
+    max_samples: Annotated[
+        int | None, Option(min=1, help="Most samples that a client counts as, with --weights samples.")
     ] = None
     rho: Annotated[
         float | None,

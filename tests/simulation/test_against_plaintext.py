@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from support.plain_federation import Method, PlainFederation
 from support.plain_run import run_plainly
 from support.thorough import part_of
 from support.two_phases import NAME, TwoPhases
+from support.wrapped_learner import WrappedLearner, WrappedTask
 
 TASK = SyntheticTask(1_003)
 SEED = 7
@@ -325,6 +327,46 @@ async def test_with_every_strategy_a_client_left_out_steps_along_and_says_it_lat
         results = check_costs(federation, manifest)
     check_history(tmp_path, manifest, results, play(plain(manifest), range(1, 5), without=silent))
     assert [len(result.members) for result in results] == [4, 3, 3, 4]
+
+
+# Weights ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class UnevenLearner(WrappedLearner):
+    """A learner that says how many samples it has."""
+
+    index: int
+
+    @property
+    def samples(self) -> int:
+        return (60, 25, 10, 5_000)[self.index]
+
+
+class UnevenTask(WrappedTask):
+    """A task whose clients have data of very different sizes."""
+
+    def learner(self, *, index: int, clients: int, seed: int) -> UnevenLearner:
+        return UnevenLearner(super().learner(index=index, clients=clients, seed=seed), index)
+
+
+@pytest.mark.parametrize("wire", ["compact", "paper"])
+@pytest.mark.parametrize("strategy", ["secure-fedavg", "no-union", "sec-union", "shared-mask", "fedavg"])
+async def test_updates_are_weighed_by_samples_over_the_whole_cohorts_whoever_is_missing(
+    tmp_path: Path, strategy: str, wire: str
+) -> None:
+    uneven = UnevenTask(TASK)
+    method = {"strategy": strategy, "weights": "samples", "max_samples": 40, "wire": wire, "chunk_bytes": 1_024}
+    manifest = manifest_for(clients=4, servers=2, rounds_wanted=3, min_clients=3, **method)
+    async with federation_for(manifest, tmp_path, Silence((0, 2)), task=uneven) as federation:
+        state, run = await federation.run(manifest)
+        assert state is runs.State.COMPLETED, run.reason
+        results = check_costs(federation, manifest)
+    reference = plain(manifest, uneven)
+    expected = play(reference, (1, 2, 3), without={2: 0})
+    check_history(tmp_path, manifest, results, expected)
+    equal = play(plain(manifest.model_copy(update={"weights": "equal"}), uneven), (1, 2, 3), without={2: 0})
+    assert expected != equal
 
 
 @pytest.mark.parametrize(

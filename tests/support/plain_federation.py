@@ -59,7 +59,7 @@ class FixedPoint:
         return float(Fraction(n) / Fraction(2) ** self.a)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class PlainClient:
     learner: Learner
     delta: Floats
@@ -92,6 +92,8 @@ class Method:
     block: int = 1
     bits: int = 2
     learning_rate: float | None = None
+    weights: str = "equal"
+    max_samples: int = 1_000_000
     kappa: float = math.inf
     first_factor_bound: float = math.inf
     factor_floor: float = 0.0
@@ -148,12 +150,27 @@ class PlainFederation:
         inside: list[Member] = []
         for index, client in enumerate(self.clients):
             if index not in idle:
-                client.delta = self._train(index, number) + client.delta
+                client.delta = self._train(index, number) * self._scale(index) + client.delta
             if index in chosen:
                 member = Member(client, client.delta)
                 self._compress(member, self._marks_key(index, number))
                 inside.append(member)
         RULES[self._method.strategy](self, inside)
+
+    def _samples(self, index: int) -> int:
+        """The samples that a client counts as."""
+        if self._method.weights == "equal":
+            return 1
+        return min(max(self.clients[index].learner.samples, 1), self._method.max_samples)
+
+    def _weight(self, index: int) -> float:
+        """w = n/Σn, over the whole cohort, whoever is a member."""
+        return self._samples(index) / sum(map(self._samples, range(len(self.clients))))
+
+    def _scale(self, index: int) -> np.float32:
+        """Where a mean over members is taken, the update is scaled by C·w first."""
+        plain = self._method.weights == "equal" or self._method.strategy in {"fedavg", "secure-fedavg"}
+        return np.float32(1 if plain else len(self.clients) * self._weight(index))
 
     def forget(self, index: int) -> None:
         """A client has lost rounds and takes the model from another: what it had not sent yet is lost, too."""
@@ -207,8 +224,8 @@ class PlainFederation:
     # What the members' inputs come to -------------------------------------------------------------------
 
     def _average(self, members: Sequence[Member]) -> None:
-        """FedAvg: every member weighs as much as it has samples (Eq. 2)."""
-        weights = [member.client.learner.samples for member in members]
+        """FedAvg: every member weighs as much as it has samples, if these count (Eq. 2)."""
+        weights = [self._samples(self.clients.index(member.client)) for member in members]
         total = np.zeros(self.theta.size, dtype=np.float64)
         for member, weight in zip(members, weights, strict=True):
             total += member.x.astype(np.float64) * weight
@@ -263,8 +280,11 @@ class PlainFederation:
             client.delta = np.zeros_like(self.theta)
 
     def _average_in_fixed_point(self, members: Sequence[Member]) -> None:
-        """secure-fedavg: every client of the cohort weighs the same, and the whole step is bounded."""
-        units = [[self._mean_q.write_signed(float(x) / len(self.clients)) for x in member.x] for member in members]
+        """secure-fedavg: the weights of the whole cohort add up to 1, and the whole step is bounded."""
+        units = []
+        for member in members:
+            weight = self._weight(self.clients.index(member.client))
+            units.append([self._mean_q.write_signed(float(x) * weight) for x in member.x])
         total = [sum(each) for each in zip(*units, strict=True)]
         mean = math.sqrt(sum(each * each for each in total) / len(total)) / 2**self._mean_q.a
         self.means.append(self._bound(mean))

@@ -45,6 +45,8 @@ export function mountStart(store, { api, onStarted }) {
       block: own.block,
       bits: own.bits,
       learning_rate: own.learning_rate,
+      weights: own.weights,
+      max_samples: own.max_samples,
       target: target === "" ? null : Number(target) / unitOf(based.headline),
       nonce: field("nonce").textContent,
     });

@@ -11,6 +11,10 @@ To pledge is to promise to take part: from then on the run is remembered for eve
 A client takes part only after all clients have confirmed the same group secret. Otherwise one of them could deal
 different parts to different clients, who would compare transcripts under different keys without noticing.
 
+If updates are weighed by samples, the same messages carry the secure sum of the clients' numbers of samples
+(`hubbub.protocol.weights`): a share beside each part of the group secret, a masked sum of shares beside each
+confirmation.
+
 ADMITTED is the end of the admission and not of the run. The step that leads there sets up the participation
 (`phases/participation.py`) with all that it needs, and from then on that takes every message about the run. No
 message comes between the two: what a step sets up is there before the next event is looked at. After a crash in
@@ -31,7 +35,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from hubbub.errors import Code, Objection, PeerError, RejectReason
-from hubbub.ids import PartyId, Role
+from hubbub.ids import PartyId
 from hubbub.machine.effects import (
     AcceptKeys,
     CountRefusal,
@@ -40,7 +44,6 @@ from hubbub.machine.effects import (
     Job,
     Key,
     Persist,
-    Publish,
     Record,
     RememberRun,
     Tell,
@@ -118,6 +121,8 @@ class Admission:
     confirmation: str = ""
     """Of the secret that we hold; empty while we hold none."""
     confirmed: Mapping[PartyId, str] = field(default_factory=dict)
+    samples: Mapping[PartyId, int] = field(default_factory=dict)
+    """Masked sums of shares of the clients' numbers of samples, ours included, if updates are weighed by them."""
     asked: tuple[PartyId, ...] = ()
     """The peers that asked us for the initial model before we were admitted."""
 
@@ -137,7 +142,7 @@ class PrepareTask(Job):
 
 @dataclass(frozen=True, slots=True)
 class DealContribution(Effect):
-    """Draw our part of the group secret and seal it to every other client."""
+    """Seal our part of the group secret, and a share of our number of samples, to every other client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +154,22 @@ class KeepContribution(Persist):
 
 @dataclass(frozen=True, slots=True)
 class AgreeOnSecret(Job):
-    """Open all parts of the group secret and put them together."""
+    """Open all parts of the group secret and put them together, and our shares of the numbers of samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmSecret(Effect):
+    """Tell every other client which secret we hold, and our masked sum of shares."""
+
+    confirmation: str
+    samples: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeepSamples(Persist):
+    """Keep the number of samples that all clients have together; their sums of shares are masked."""
+
+    samples: Mapping[PartyId, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,15 +283,18 @@ def _agree_if_all_dealt(data: Admission) -> tuple[Effect, ...]:
 
 def confirm(data: Admission, event: GroupAgreed) -> Step[State, Admission]:
     """Tell every other client which secret we hold."""
-    data = replace(data, confirmation=event.confirmation)
-    body = GroupConfirmed(confirmation=event.confirmation)
-    tell = tuple(Publish(client, Role.CLIENT, body) for client in data.peers)
-    return _go_on_if_all_confirmed(data).first(*tell)
+    data = _note_samples(replace(data, confirmation=event.confirmation), data.me, event.samples)
+    return _go_on_if_all_confirmed(data).first(ConfirmSecret(event.confirmation, event.samples))
 
 
 def note_confirmation(data: Admission, event: PeerConfirmed) -> Step[State, Admission]:
     """Go on once all clients have confirmed the secret that we hold; the first word of each counts."""
+    data = _note_samples(data, event.client, event.samples)
     return _go_on_if_all_confirmed(replace(data, confirmed={event.client: event.confirmation, **data.confirmed}))
+
+
+def _note_samples(data: Admission, client: PartyId, samples: int | None) -> Admission:
+    return data if samples is None else replace(data, samples={client: samples, **data.samples})
 
 
 def _go_on_if_all_confirmed(data: Admission) -> Step[State, Admission]:
@@ -282,11 +305,13 @@ def _go_on_if_all_confirmed(data: Admission) -> Step[State, Admission]:
         return _leave_group(data, others[0])
     if data.confirmed.keys() != set(data.peers):
         return stay(data)
-    record = Record("group", {"confirmation": data.confirmation})
+    effects: tuple[Effect, ...] = (Record("group", {"confirmation": data.confirmation}),)
+    if data.samples:
+        effects = (*effects, KeepSamples(data.samples))
     if data.lacks_model:
         asking = (SetUpCatchUp(0), Tell(Key("catchup", data.key.run), Lost(number=0)))
-        return Step(State.INHERITING, data, (record, *asking))
-    return _admit(data, record)
+        return Step(State.INHERITING, data, (*effects, *asking))
+    return _admit(data, *effects)
 
 
 def inherit(data: Admission, event: Inherited) -> Step[State, Admission]:

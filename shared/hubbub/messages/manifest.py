@@ -18,7 +18,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from hubbub.errors import ConfigurationError
-from hubbub.ids import PARTY_ID_PATTERN, RUN_ID_PATTERN, AlphaRule, Feedback, PartyId, RunId, WireMode
+from hubbub.ids import PARTY_ID_PATTERN, RUN_ID_PATTERN, AlphaRule, Feedback, PartyId, RunId, Weights, WireMode
 from hubbub.messages.envelope import Claim, WireMark
 from hubbub.parameters import FACTOR_FLOOR, FIRST_FACTOR_BOUND, KAPPA, Parameters
 from hubbub.protocol.layout import MIN_CHUNK_BYTES
@@ -42,6 +42,8 @@ TAKES_BLOCKS = "sec-union"
 """The one strategy whose union can be over blocks."""
 TAKES_BITS = "shared-mask"
 """The one strategy that sends levels."""
+UNWEIGHTED = ("sum", "sparse-sum")
+"""Strategies that add the clients' numbers as they are."""
 
 CHUNK_BYTES = 1 << 20
 MAX_CHUNK_BYTES = 8 << 20
@@ -52,6 +54,7 @@ MAX_COHORT = 4096
 MAX_COMPLAINTS = 5
 MAX_METRICS = 16
 MAX_EXAMPLES = 1_000_000
+MAX_SAMPLES = 1_000_000
 MAX_PLACE_CHARACTERS = 80
 MINIMUM = 2
 """Fewest clients, since a sum over one is its input, and aggregators, since one alone would see every input."""
@@ -162,6 +165,10 @@ class Manifest(Claim):
     local_steps: Count
     learning_rate: Annotated[Positive | None, LEFT_OUT_IF_NONE] = None
     """Learning rate of local training instead of the task's own."""
+    weights: Annotated[Weights, Field(exclude_if=lambda value: value == "equal")] = "equal"
+    """Weight of a client's update: the same for all (`equal`), or its number of samples (`samples`)."""
+    max_samples: Annotated[int, Field(ge=1, le=2**40, exclude_if=lambda value: value == MAX_SAMPLES)] = MAX_SAMPLES
+    """Cap on the samples that a client counts as, if updates are weighted by samples."""
     rounds: Count
     scores: ScoreMode = "sum"
     """With `sum`, clients sum the model's scores on their own data; with `none`, nobody reports any."""
@@ -219,6 +226,10 @@ class Manifest(Claim):
             )
         if self.bits != DEFAULT_BITS and self.strategy != TAKES_BITS:
             raise ValueError(f"bits are for {TAKES_BITS} alone: leave bits out, or choose that strategy")
+        if self.weights != "equal" and self.strategy in UNWEIGHTED:
+            raise ValueError(
+                f"{self.strategy} adds numbers as they are: leave weights out, or choose a strategy that trains"
+            )
         return self
 
     @model_validator(mode="after")

@@ -45,6 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.errors import BadUpdate, PeerError, RejectReason
+from hubbub.ids import Weights
 from hubbub.parameters import Parameters
 from hubbub.protocol import sharing
 from hubbub.protocol.aggregate import NO_HISTORY, History
@@ -267,6 +268,8 @@ class Strategy(Protocol):
     """The indices that the last phase sums over; q and blocks are for a union that loses some."""
     usual_rho: float = 0.1
     """ρ of a run that does not ask for another."""
+    usual_weights: Weights = "equal"
+    """Weights of a run that does not ask for others."""
     uses_rho: bool = True
     """False if clients send a value for every index, whatever ρ is."""
     reveals: str = ""
@@ -346,12 +349,25 @@ def check_length(parameters: Parameters, mine: ClientInput) -> None:
         )
 
 
-def add_up(parameters: Parameters, mine: ClientInput) -> Theta:
-    """Compute X = U + δ, a client's update plus its accumulator; raise `BadUpdate` for a wrong length."""
+def weigh(parameters: Parameters, mine: ClientInput) -> Theta:
+    """Scale a client's update by C·w_i, so that a mean over clients weighs it.
+
+    Raises `BadUpdate` if it has another length than the run's model.
+    """
     check_length(parameters, mine)
+    if mine.weight is None:
+        return mine.update
     # An overflow becomes infinity, which the compression refuses.
     with np.errstate(over="ignore", invalid="ignore"):
-        wanted: Theta = mine.update + mine.accumulator
+        weighed: Theta = mine.update * np.float32(parameters.clients * mine.weight)
+    return weighed
+
+
+def add_up(parameters: Parameters, mine: ClientInput) -> Theta:
+    """Compute X = U + δ, a client's weighed update plus its accumulator; raise `BadUpdate` for a wrong length."""
+    update = weigh(parameters, mine)
+    with np.errstate(over="ignore", invalid="ignore"):
+        wanted: Theta = update + mine.accumulator
     return wanted
 
 

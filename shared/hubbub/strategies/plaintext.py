@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.errors import PeerError, RejectReason
+from hubbub.ids import Weights
 from hubbub.parameters import Parameters
 from hubbub.protocol import compression, costs, signs
 from hubbub.protocol.costs import Headcount
@@ -105,10 +107,10 @@ class FedAvgRound(ClientRound):
     """One client's side of a round of federated averaging."""
 
     def __init__(self, parameters: Parameters, mine: ClientInput) -> None:
-        self.weight = mine.samples
+        self.weight = mine.samples  # The server divides by the members' total, which it sees anyway.
         self._parameters = parameters
         self._theta = mine.theta
-        self._wanted = add_up(parameters, mine)
+        self._wanted = add_up(parameters, replace(mine, weight=None))
         self._spoken = speak(mine, self._wanted)
         compression.check_finite(self._spoken)
         self._next: Theta | None = None
@@ -148,6 +150,7 @@ class FedAvg(Strategy):
     name = "fedavg"
     phases = (GatheringPhase("update", begin=_Averaging),)
     reveals = REVEALS
+    usual_weights: Weights = "samples"
     support = "dense"
     uses_rho = False
 

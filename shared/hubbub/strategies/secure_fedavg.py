@@ -5,9 +5,9 @@ A round has one phase. A client sends its update times its weight w_i, in fixed 
     client i    q_i = 2^a·w_i·X_i, rounded to the nearest integer     X_i = U_i + δ_i, entries clipped at alpha_max
     everybody   U = 2^-a·(Σ q_i)
 
-The weights of the whole cohort add up to 1: each is 1/C, or n_i/Σn where the clients' numbers of samples count. If
-a client is missing, its weight is missing in the sum as well. Dividing by the members' weights would tell what the
-missing weight is.
+The weights of the whole cohort add up to 1: each is n_i/Σn (`hubbub.protocol.weights`), or 1/C where all count the
+same. If a client is missing, its weight is missing in the sum as well. Dividing by the members' weights would tell
+what the missing weight is.
 
 U differs from the mean of FedAvg by at most M/2 units of 2^-a in an entry, where M is the number of members: each
 rounds once, and sums are exact. With alpha_max = 16, a is 25, and five clients are off by 8·10⁻⁸ at most.
@@ -25,9 +25,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from hubbub.ids import Weights
 from hubbub.parameters import Parameters
 from hubbub.protocol import compression, costs
 from hubbub.protocol.costs import Headcount
@@ -57,7 +59,8 @@ class SecureFedAvgRound(ClientRound):
     def __init__(self, parameters: Parameters, mine: ClientInput) -> None:
         self._parameters, self._numbers = parameters, parameters.mean_fixed_point
         self._theta, self._history = mine.theta, mine.history
-        self._wanted = add_up(parameters, mine)
+        # The weight goes into the fixed point, in double precision.
+        self._wanted = add_up(parameters, replace(mine, weight=None))
         self._spoken = speak(mine, self._wanted)
         compression.check_finite(self._spoken)
         weight = 1 / parameters.clients if mine.weight is None else mine.weight
@@ -119,6 +122,7 @@ class SecureFedAvg(Strategy):
     name = "secure-fedavg"
     phases = (UPDATE,)
     support = "dense"
+    usual_weights: Weights = "samples"
     uses_rho = False
 
     def exposure(self, parameters: Parameters) -> Exposure:

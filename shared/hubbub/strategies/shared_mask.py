@@ -33,8 +33,8 @@ from hubbub.strategies.base import (
     Restriction,
     Strategy,
     admit_exactly,
-    check_length,
     require,
+    weigh,
 )
 from hubbub.strategies.unions import Directions
 
@@ -47,12 +47,12 @@ class MaskRound(ClientRound):
     """One client's side of a round over a shared mask."""
 
     def __init__(self, parameters: Parameters, mine: ClientInput) -> None:
-        check_length(parameters, mine)
+        update = weigh(parameters, mine)
         if mine.mask is None:
             raise LocalError("a round of shared-mask begins with the mask that was trained on")
         self._parameters, self._mask = parameters, mine.mask
         self._theta, self._accumulator, self._history = mine.theta, mine.accumulator, mine.history
-        change = mine.update[mine.mask]
+        change = update[mine.mask]
         if mine.silent:
             change = np.zeros_like(change)
         compression.check_finite(change)

@@ -111,6 +111,7 @@ class Verified(Strategy):
         self.inner = inner
         self.name, self.phases, self.support = inner.name, inner.phases, inner.support
         self.usual_rho, self.uses_rho = inner.usual_rho, inner.uses_rho
+        self.usual_weights = inner.usual_weights
         self.reveals, self.repeats = inner.reveals, inner.repeats
 
     def exposure(self, parameters: Parameters) -> Exposure:

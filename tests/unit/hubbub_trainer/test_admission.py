@@ -19,8 +19,10 @@ from hubbub_trainer.phases.admission import (
     KIND,
     Admission,
     AgreeOnSecret,
+    ConfirmSecret,
     DealContribution,
     KeepContribution,
+    KeepSamples,
     PrepareTask,
     SetUpParticipation,
     State,
@@ -180,14 +182,26 @@ def test_the_group_secret_is_agreed_step_by_step_and_put_together_again_after_a_
     play.expect(State.AGREEING, KeepContribution(SECOND), AgreeOnSecret())
     assert play.resumed() == [AgreeOnSecret()]
     play.feed(GroupAgreed(confirmation=TAG))
-    body = GroupConfirmed(confirmation=TAG)
-    play.expect(State.AGREEING, *(Publish(peer, Role.CLIENT, body) for peer in (SECOND, THIRD)))
+    play.expect(State.AGREEING, ConfirmSecret(TAG, None))
     assert play.resumed() == []
     play.feed(PeerConfirmed(client=SECOND, confirmation=TAG))
     play.expect(State.AGREEING)  # All clients, not most of them.
     play.feed(PeerConfirmed(client=THIRD, confirmation=TAG))
     assert (play.state, play.said()) == (State.ADMITTED, [RunReady()])
     assert play.effects[-1] == Record("group", {"confirmation": TAG})
+
+
+def test_sums_of_samples_are_kept_when_all_are_here_and_the_first_word_of_each_counts() -> None:
+    play = Play(state=State.PLEDGED)
+    play.feed(KEYS, *(ContributionArrived(client=client) for client in (SECOND, THIRD)))
+    play.feed(PeerConfirmed(client=SECOND, confirmation=TAG, samples=5))
+    play.feed(GroupAgreed(confirmation=TAG, samples=3))
+    play.expect(State.AGREEING, ConfirmSecret(TAG, 3))
+    play.feed(PeerConfirmed(client=SECOND, confirmation=TAG, samples=6))
+    assert play.of(KeepSamples) == []
+    play.feed(PeerConfirmed(client=THIRD, confirmation=TAG, samples=2**64 - 1))
+    assert play.of(KeepSamples) == [KeepSamples({ME: 3, SECOND: 5, THIRD: 2**64 - 1})]
+    play.at(State.ADMITTED)
 
 
 def test_whatever_comes_first_the_secret_is_agreed_once_and_the_run_joined_once() -> None:

@@ -84,6 +84,12 @@ WEIGHTED = {"metrics": SCORED, "score_weights": "examples"}
         ({}, {"min_clients": 2}, "min_clients is 2 ... at least 3 ... edit min_clients"),
         ({"scores": ("none",)}, {"metrics": SCORED}, "scores = 'sum' ... allows none ... edit scores"),
         ({}, WEIGHTED, "by examples ... allows equal ... edit score_weights"),
+        ({}, {"weights": "samples"}, "weighs updates by samples ... allows equal ... edit weights"),
+        (
+            {"weights": ("equal", "samples"), "max_samples": 9},
+            {"weights": "samples", "max_samples": 10},
+            "max_samples = 10 ... at most 9 ... edit max_samples",
+        ),
         (
             {"max_scored_rounds": 1},
             {"metrics": SCORED},

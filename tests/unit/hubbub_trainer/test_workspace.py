@@ -139,11 +139,11 @@ def test_what_was_not_written_to_its_end_does_not_count(tmp_path: Path) -> None:
 def test_an_update_is_kept_until_its_round_is_over(tmp_path: Path, memory: Theta | None) -> None:
     space = open_space(tmp_path)
     assert space.recall_update(1) is None
-    space.keep_update(1, Learnt(filled(0.5), memory, samples=7, silent=True))
+    space.keep_update(1, Learnt(filled(0.5), memory, silent=True))
     learnt = open_space(tmp_path).recall_update(1)
     assert learnt is not None
     np.testing.assert_array_equal(learnt.update, filled(0.5))
-    assert (learnt.samples, learnt.silent, learnt.memory is None) == (7, True, memory is None)
+    assert (learnt.silent, learnt.memory is None) == (True, memory is None)
     assert space.recall_update(2) is None
     for _ in range(2):
         drop_update(tmp_path, 1)
@@ -177,7 +177,7 @@ def test_a_full_disk_is_said_and_changes_nothing(tmp_path: Path, monkeypatch: py
 
 
 def look_at(learnt: Learnt | None) -> object:
-    return learnt and (learnt.update.tobytes(), learnt.samples, learnt.silent)
+    return learnt and (learnt.update.tobytes(), learnt.silent)
 
 
 RECALL: dict[str, Callable[[Workspace], object]] = {
@@ -198,7 +198,7 @@ def test_a_flipped_bit_in_what_is_kept_is_found_and_the_file_named(tmp_path: Pat
 
     space = open_space(tmp_path)
     space.advance(2, filled(2), filled(0.5), None, HISTORY[:2])
-    space.keep_update(3, Learnt(filled(0.25), None, samples=7))
+    space.keep_update(3, Learnt(filled(0.25), None))
     space.keep_scores(2, {"accuracy": ([0.75], 4.0)})
     space.begin("training", 3)
     path, found = tmp_path / name, list[StorageDamaged]()

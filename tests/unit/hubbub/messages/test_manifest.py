@@ -99,6 +99,8 @@ OTHER_VALUES: dict[str, object] = {
     "task": "lenet",
     "local_steps": 3,
     "learning_rate": 0.25,
+    "weights": "samples",
+    "max_samples": 10,
     "rounds": 3,
     "scores": "none",
     "metrics": (ACCURACY,),
@@ -120,7 +122,16 @@ SINGLE_VALUED = {"format", "factor_bits", "wire"}
 SUCCESSOR = json.loads(make_successor().canonical)
 
 
-@pytest.mark.parametrize(("field", "default"), [("predecessor", None), ("block", 1), ("learning_rate", None)])
+@pytest.mark.parametrize(
+    ("field", "default"),
+    [
+        ("predecessor", None),
+        ("block", 1),
+        ("learning_rate", None),
+        ("weights", "equal"),
+        ("max_samples", 1_000_000),
+    ],
+)
 def test_a_newer_field_with_its_default_is_left_out_of_the_canonical_form(field: str, default: object) -> None:
     """Runs from before there was such a field keep their ids, and so the tombstones that name them."""
     assert field not in VALID
@@ -225,6 +236,10 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "blocks to the letter": (
         {"strategy": "sec-union", "block": 2, "feedback": "paper"},
         "with blocks nothing is said outside of V",
+    ),
+    "weighted sums": (
+        {"strategy": "sum", "weights": "samples"},
+        "sum adds numbers as they are: leave weights out",
     ),
     "bits without shared-mask": ({"strategy": "sec-union", "bits": 3}, "bits are for shared-mask alone"),
     "no bits": ({"strategy": "shared-mask", "bits": 0}, "bits is 0; levels of shared-mask have from 1 to 4 bits"),
