@@ -1,9 +1,9 @@
 """What comes out of a federation beside pooled data: `python -m benchmarks.quality`.
 
-Four hospitals have 60, 25, 10 and 5 % of the rows, and each has more of some labels than of others. They train for
-15 rounds of 20 steps. A quarter of the rows is held back from all of them, and every model is scored on it: by the
-area under the ROC curve for breast cancer, by R² for the progression of diabetes. *Pooled* is the same network on
-all their rows in one place, with as many steps. Data are those in scikit-learn's wheel.
+Four hospitals have 60, 25, 10 and 5 % of the rows (`--parts` for others), and each has more of some labels.
+They train for 15 rounds of 20 steps. A quarter of the rows is held back from all of them, and every model is
+scored on it: by the area under the ROC curve for breast cancer, by R² for the progression of diabetes. *Pooled*
+is the same network on all their rows in one place, with as many steps. Data are those in scikit-learn's wheel.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -35,7 +35,17 @@ HELD_BACK_ONE_IN = 4
 Kind = Literal["cancer", "diabetes"]
 MODELS: tuple[tuple[Kind, int], ...] = (("cancer", 0), ("cancer", 32), ("diabetes", 0), ("diabetes", 32))
 """Data, and units of the hidden layer."""
-STRATEGIES = ("fedavg", "secure-fedavg", "no-union", "sec-union")
+RECOMMENDED = "what the demo recommends"
+WAYS: dict[str, dict[str, Any]] = {
+    "fedavg, in the clear": {"strategy": "fedavg"},
+    RECOMMENDED: {},
+    "secure-fedavg, equal weights": {"strategy": "secure-fedavg", "weights": "equal"},
+    "no-union": {"strategy": "no-union"},
+    "no-union, by samples": {"strategy": "no-union", "weights": "samples"},
+    "sec-union": {"strategy": "sec-union"},
+    "sec-union, by samples": {"strategy": "sec-union", "weights": "samples"},
+}
+"""Options of a run, by the name of its row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +71,14 @@ def load(kind: Kind) -> Rows:
     return Rows((inputs - inputs.mean(0)) / inputs.std(0), targets)
 
 
-def deal(kind: Kind, seed: int) -> tuple[list[Rows], Rows]:
+def deal(kind: Kind, seed: int, parts: Sequence[float] = PARTS) -> tuple[list[Rows], Rows]:
     """Return the hospitals' rows, and those held back. Labels are skewed: rows are dealt out roughly by label."""
     rows, generator = load(kind), np.random.default_rng(seed)
     order = generator.permutation(len(rows.targets))
     held_back, rest = np.split(order, [len(order) // HELD_BACK_ONE_IN])
     labels = rows.targets[rest].numpy().astype(np.float64)
     ranked = rest[np.argsort(labels + generator.normal(scale=labels.std(), size=len(rest)))]
-    ends = (np.cumsum(PARTS)[:-1] * len(ranked)).astype(int)
+    ends = (np.cumsum(parts)[:-1] / sum(parts) * len(ranked)).astype(int)
     return [rows.pick(part) for part in np.split(ranked, ends)], rows.pick(held_back)
 
 
@@ -123,17 +133,19 @@ def train_pooled(kind: Kind, hidden: int, hospitals: Sequence[Rows], seed: int) 
     return model
 
 
-def measure(kind: Kind, hidden: int, seed: int, say: Callable[[str], None]) -> dict[str, float]:
+def measure(
+    kind: Kind, hidden: int, seed: int, parts: Sequence[float], say: Callable[[str], None]
+) -> dict[str, float]:
     """Return the score of each way to train, by its name; NaN for a run that trainers left."""
-    hospitals, held_back = deal(kind, seed)
+    hospitals, held_back = deal(kind, seed, parts)
     scores = {"pooled": score(kind, train_pooled(kind, hidden, hospitals, seed), held_back)}
-    for name in STRATEGIES:
+    for name, options in WAYS.items():
         say(f"{kind}, hidden {hidden}, seed {seed}: {name}")
         try:
             result = simulate(
                 make_task(kind, hidden, hospitals),
-                strategy=name,
-                clients=len(PARTS),
+                **{"strategy": None, **options},
+                clients=len(parts),
                 rounds=ROUNDS,
                 local_steps=STEPS,
                 seed=seed,
@@ -154,16 +166,20 @@ def main(arguments: Sequence[str], console: Console | None = None) -> Sheet:
     """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quality", description=__doc__)
     parser.add_argument("--seeds", default="0,1", help="seeds, separated by commas (%(default)s)")
+    parser.add_argument(
+        "--parts", default=",".join(map(str, PARTS)), help="sizes of the hospitals, in any unit (%(default)s)"
+    )
     parser.add_argument("--markdown", action="store_true", help="print Markdown")
     wanted = parser.parse_args(arguments)
     seeds, console = [int(each) for each in wanted.seeds.split(",")], console or Console()
-    rows: dict[str, list[str]] = {name: [] for name in ("pooled", *STRATEGIES)}
+    parts = [float(each) for each in wanted.parts.split(",")]
+    rows: dict[str, list[str]] = {name: [] for name in ("pooled", *WAYS)}
     titles = []
     with console.status("") as status:
         for kind, hidden in MODELS:
             count = sum(each.numel() for each in make_network(kind, hidden).parameters())
             titles.append(f"{kind}, {'one hidden layer' if hidden else 'linear'}, N = {count:,}")
-            found = [measure(kind, hidden, seed, status.update) for seed in seeds]
+            found = [measure(kind, hidden, seed, parts, status.update) for seed in seeds]
             for name, cells in rows.items():
                 cells.append(
                     ", ".join("left" if math.isnan(each[name]) else f"{each[name]:.3f}" for each in found)
@@ -172,7 +188,8 @@ def main(arguments: Sequence[str], console: Console | None = None) -> Sheet:
         f"Models on rows held back; seeds {wanted.seeds}",
         ("", *titles),
         tuple((name, *cells) for name, cells in rows.items()),
-        "AUC for cancer, R² for diabetes. Each strategy has its usual ρ and learning rate. Left: trainers left "
+        f"AUC for cancer, R² for diabetes. Hospitals of {' : '.join(f'{part:g}' for part in parts)}. Each "
+        "strategy has its usual ρ, q and learning rate, and its usual weights unless said. Left: trainers left "
         "the run, because two rounds in a row hardly moved the model.",
     )
     console.print(write_sheet(sheet) if wanted.markdown else draw(sheet), soft_wrap=wanted.markdown)

@@ -235,7 +235,7 @@ class Coordinator:
             self._submitted[key] = run
         with context(party=me, run=run):
             log.info("run %s was submitted", run)
-            losses = planner.describe_losses(strategy, parameters)
+            losses = planner.describe_risks(strategy, parameters)
             if losses:
                 log.warning("run %s: %s", run, losses)
         return run

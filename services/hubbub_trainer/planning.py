@@ -39,7 +39,7 @@ def draw_up_manifest(
 
     With endorsements of a completed run's model, it continues from that model and takes that run's seed. Otherwise
     a seed that is not given is drawn at random: data owners let one run begin from a model. A run that is expected
-    to lose nearly all indices is refused; `find_warning` tells of one that is expected to lose many.
+    to lose nearly all indices is refused; `find_warning` tells of one that may not learn.
     """
     parameters, seed = task.count_parameters(), options.seed
     strategy = find_strategy(options.strategy or planner.recommend(parameters).strategy)
@@ -57,7 +57,7 @@ def draw_up_manifest(
     contents = {
         "min_clients": default_min_clients(len({member.organisation for member in cohort})),
         "strategy": strategy.name,
-        "rho": strategy.usual_rho,
+        "rho": planner.choose_rho(strategy, parameters),
         "weights": strategy.usual_weights,
         **_choose_rate(task, options, strategy),
         **options.given(),
@@ -74,6 +74,9 @@ def draw_up_manifest(
     }
     try:
         manifest = Manifest.model_validate(contents)
+        if options.q is None:
+            q = planner.choose_q(strategy, manifest.protocol_parameters)
+            manifest = Manifest.model_validate({**contents, "q": q})
     except ValidationError as error:
         raise ConfigurationError(describe(error)) from None
     planner.refuse_empty_union(strategy, manifest.protocol_parameters)
@@ -89,8 +92,8 @@ def draw_up_manifest(
 
 
 def find_warning(manifest: Manifest) -> str:
-    """Return a sentence if a run is expected to lose many of the indices that clients choose, else nothing."""
-    return planner.describe_losses(find_strategy(manifest.strategy), manifest.protocol_parameters)
+    """Return the warnings about a run that may learn slowly or not at all; nothing if there are none."""
+    return planner.describe_risks(find_strategy(manifest.strategy), manifest.protocol_parameters)
 
 
 def _choose_rate(task: Task, options: RunOptions, strategy: Strategy) -> dict[str, float]:
@@ -98,7 +101,11 @@ def _choose_rate(task: Task, options: RunOptions, strategy: Strategy) -> dict[st
     asked = options.learning_rate is not None
     if asked or strategy.support != "mask" or not isinstance(task, HasLearningRate):
         return {}
-    return {"learning_rate": recommend_rate(task.find_learning_rate(), options.rho or strategy.usual_rho)}
+    return {
+        "learning_rate": recommend_rate(
+            task.find_learning_rate(), options.rho or planner.choose_rho(strategy, task.count_parameters())
+        )
+    }
 
 
 def _begin_with(task: Task, seed: int, endorsed: Sequence[EndorsedModel]) -> dict[str, object]:

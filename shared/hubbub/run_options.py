@@ -71,10 +71,16 @@ class RunOptions:
         float | None,
         Option(
             help="Share of the parameters that a client sends (the paper's ρ), unless it sends all.",
-            shown_default="0.1; 0.03 with shared-mask",
+            shown_default="0.1; 0.03 with shared-mask; more for small models",
         ),
     ] = None
-    q: Annotated[int, Option(help="Bits of a mark in sec-union, 1 to 32.")] = 1
+    q: Annotated[
+        int | None,
+        Option(
+            help="Bits of a mark in sec-union, 1 to 32.",
+            shown_default="1, or more if many indices would be lost",
+        ),
+    ] = None
     block: Annotated[
         int,
         Option(

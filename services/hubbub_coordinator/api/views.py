@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from hubbub.ids import RunId
 from hubbub.messages.manifest import Manifest
 from hubbub.rest import CostView, HeadlineView, ParticipantView, PhaseView, RoundView, RunView, RunWithParties
-from hubbub.strategies.planner import describe_losses
+from hubbub.strategies.planner import describe_risks
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.trust.roster import Roster
 from hubbub_coordinator import accounts
@@ -149,7 +149,7 @@ def _summarise(run: RunId, state: runs.State, data: CoordinatorRun, last: Last) 
         "run": run,
         "state": state.value,
         "reason": data.reason,
-        "warning": describe_losses(STRATEGIES[manifest.strategy], manifest.protocol_parameters),
+        "warning": describe_risks(STRATEGIES[manifest.strategy], manifest.protocol_parameters),
         "strategy": manifest.strategy,
         "block": manifest.block,
         "bits": manifest.bits,

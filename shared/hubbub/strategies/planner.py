@@ -9,8 +9,10 @@ data choose alike, so that their union is smaller and more of it collides.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from types import MappingProxyType
 from typing import get_args
 
@@ -33,6 +35,8 @@ SMALLEST_MASKED = 20_000
 """Smaller models learn too slowly from a mask of the usual ρ (docs/findings.md)."""
 MOST_LOST = 0.3
 """If a larger share of the chosen indices is expected to be lost, there is a warning."""
+SMALLEST_KEPT = 100
+"""If clients send signs or levels of fewer parameters, there is a warning: the model may not learn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +154,7 @@ class Row:
     refused: bool = False
     """True if such a run is refused, because V is expected to be empty."""
     warning: str = ""
-    """A sentence if many indices are expected to be lost, also if the run is refused for that."""
+    """A sentence if such a run may learn slowly or not at all, also if it is refused for that."""
 
     @property
     def bits_per_round(self) -> int:
@@ -216,7 +220,38 @@ def expect_union(strategy: Strategy, run: Parameters) -> ExpectedUnion:
     return ExpectedUnion(chosen=chosen, found=found, kept=run.kept_blocks)
 
 
-def describe_losses(strategy: Strategy, run: Parameters) -> str:
+def choose_rho(strategy: Strategy, parameters: int) -> float:
+    """Choose ρ: the strategy's usual one or, for a small model, one with which clients send enough parameters."""
+    least = math.ceil(10_000 * SMALLEST_KEPT / parameters) / 10_000
+    return strategy.usual_rho if strategy.repeats else max(strategy.usual_rho, min(1.0, least))
+
+
+def choose_q(strategy: Strategy, run: Parameters) -> int:
+    """Choose q: the smallest with which at most `MOST_LOST` of the chosen indices are expected to be lost."""
+    if strategy.support != "lossy union":
+        return 1
+    return next(q for q in count(1) if expect_union(strategy, replace(run, q=q)).lost_share <= MOST_LOST)
+
+
+def describe_risks(strategy: Strategy, run: Parameters) -> str:
+    """Return the warnings about a run that may learn slowly or not at all; nothing if there are none."""
+    return ". ".join(
+        each for each in (_describe_losses(strategy, run), _describe_smallness(strategy, run)) if each
+    )
+
+
+def _describe_smallness(strategy: Strategy, run: Parameters) -> str:
+    """Return a warning if clients send few parameters."""
+    if not strategy.uses_rho or strategy.repeats or run.kept >= SMALLEST_KEPT:
+        return ""
+    return (
+        f"{strategy.name} with rho = {run.rho:g} compresses the update of {run.kept:,} of {run.model_size:,} "
+        "parameters, and a model may not learn from so few. Choose secure-fedavg"
+        f"{', or a larger rho' if run.model_size > SMALLEST_KEPT else ''}"
+    )
+
+
+def _describe_losses(strategy: Strategy, run: Parameters) -> str:
     """Return a warning if a run is expected to lose more than `MOST_LOST` of the chosen indices, else nothing."""
     expected = expect_union(strategy, run)
     if expected.lost_share <= MOST_LOST:
@@ -233,7 +268,7 @@ def describe_losses(strategy: Strategy, run: Parameters) -> str:
 def refuse_empty_union(strategy: Strategy, run: Parameters) -> None:
     """Raise `ConfigurationError` if the expected |V| of a run is less than `LEAST_FOUND` of k."""
     if expect_union(strategy, run).is_empty:
-        raise ConfigurationError(describe_losses(strategy, run))
+        raise ConfigurationError(_describe_losses(strategy, run))
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +381,7 @@ def _row(strategy: Strategy, question: Question, run: Parameters) -> Row:
         exposure=strategy.exposure(run),
         trains=not strategy.repeats,
         refused=expected.is_empty,
-        warning=describe_losses(strategy, run),
+        warning=describe_risks(strategy, run),
     )
 
 

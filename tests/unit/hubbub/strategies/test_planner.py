@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hubbub.errors import ConfigurationError
 from hubbub.ids import WireMode
@@ -13,7 +15,9 @@ from hubbub.strategies.base import ServersLearn
 from hubbub.strategies.planner import (
     LEVELS,
     Question,
-    describe_losses,
+    choose_q,
+    choose_rho,
+    describe_risks,
     expect_union,
     plan,
     recommend,
@@ -323,7 +327,7 @@ def test_a_run_that_loses_many_indices_is_warned_about_and_one_that_loses_nearly
 ) -> None:
     strategy, run = STRATEGIES["sec-union"], parameters_of(**changes)
 
-    warning = describe_losses(strategy, run)
+    warning = describe_risks(strategy, run)
 
     assert f"{run.clients} clients loses " in warning
     assert "marks cancel" in warning
@@ -334,11 +338,48 @@ def test_a_run_that_loses_many_indices_is_warned_about_and_one_that_loses_nearly
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"clients": 5, "rho": 1.0}, {"clients": 10, "rho": 0.09}, {"clients": 2, "rho": 1.0, "q": 3}]
+    "changes", [{}, {"clients": 5, "rho": 1.0}, {"clients": 9, "rho": 0.1}, {"clients": 2, "rho": 1.0, "q": 3}]
 )
 def test_a_run_that_loses_few_indices_is_not_warned_about(changes: dict[str, Any]) -> None:
-    assert describe_losses(STRATEGIES["sec-union"], parameters_of(**changes)) == ""
+    assert describe_risks(STRATEGIES["sec-union"], parameters_of(**changes)) == ""
     assert not plan(ask(parameters=1_000, **changes)).row("sec-union").warning
+
+
+@pytest.mark.parametrize(
+    ("strategy", "parameters", "rho"),
+    [
+        ("no-union", 61_706, 0.1),
+        ("no-union", 385, 0.2598),
+        ("sec-union", 11, 1.0),
+        ("shared-mask", 61_706, 0.03),
+        ("sum", 11, 0.1),
+    ],
+)
+def test_clients_of_a_small_model_send_a_hundred_parameters_or_all(
+    strategy: str, parameters: int, rho: float
+) -> None:
+    assert choose_rho(STRATEGIES[strategy], parameters) == rho
+    assert parameters_of(parameters=parameters, rho=rho).kept >= min(parameters, 100) or strategy == "sum"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "parameters"), [("no-union", 99), ("shared-mask", 99), ("topbinary-sep", 62)]
+)
+def test_a_strategy_that_compresses_so_small_a_model_is_warned_about(strategy: str, parameters: int) -> None:
+    run = parameters_of(parameters=parameters, rho=1.0)
+    warning = describe_risks(STRATEGIES[strategy], run)
+    assert f"{parameters} of {parameters} parameters, and a model may not learn from so few" in warning
+    for name in ("secure-fedavg", "fedavg", "sum"):
+        assert describe_risks(STRATEGIES[name], run) == ""
+
+
+@given(clients=st.integers(2, 40), rho=st.floats(0.01, 1.0))
+def test_q_is_the_smallest_with_which_no_run_is_warned_of_its_losses(clients: int, rho: float) -> None:
+    strategy, run = STRATEGIES["sec-union"], parameters_of(parameters=100_000, clients=clients, rho=rho)
+    q = choose_q(strategy, run)
+    assert describe_risks(strategy, replace(run, q=q)) == ""
+    assert q == 1 or "marks cancel" in describe_risks(strategy, replace(run, q=q - 1))
+    assert choose_q(STRATEGIES["no-union"], run) == 1
 
 
 @pytest.mark.parametrize("name", sorted(STRATEGIES.keys() - {"sec-union"}))
@@ -347,7 +388,7 @@ def test_only_sec_union_loses_anything(name: str) -> None:
 
     refuse_empty_union(STRATEGIES[name], run)
 
-    assert describe_losses(STRATEGIES[name], run) == ""
+    assert describe_risks(STRATEGIES[name], run) == ""
     assert expect_union(STRATEGIES[name], run).found == 1_000
 
 
