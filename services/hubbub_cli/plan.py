@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -33,6 +33,7 @@ def write_plan(answer: Plan) -> dict[str, object]:
         "clients": ask.clients,
         "servers": ask.servers,
         "rho": ask.rho,
+        "mask_rho": ask.rho if ask.mask_rho is None else ask.mask_rho,
         "kept": ask.kept,
         "q": ask.q,
         "block": ask.block,
@@ -81,6 +82,8 @@ def print_plan(answer: Plan, console: Console) -> None:
     """Print the plan as a table, in 80 columns or more."""
     ask = answer.question
     given = f"N = {ask.parameters:,}, C = {ask.clients}, S = {ask.servers}, ρ = {ask.rho:g}, k = {ask.kept:,}"
+    if ask.mask_rho not in {None, ask.rho}:
+        given += f"; ρ = {ask.mask_rho:g} in shared-mask"
     console.print(f"{given}\nPayload of all parties, {_WIRES[ask.wire]} (MB = 2^20 bytes):", highlight=False)
     console.print(_draw_rows(answer, is_wide=console.width >= WIDE))
     for row in answer.rows:
@@ -205,9 +208,21 @@ def plan(
     params: Annotated[int, typer.Option(help="Parameters of the model (the paper's N).")],
     clients: Annotated[int, typer.Option(help="Clients (the paper's C), at least 2.")] = 5,
     servers: Annotated[int, typer.Option(help="Aggregators (the paper's S), at least 2.")] = 2,
-    rho: Annotated[float, typer.Option(help="Share of the parameters that a client sends (the paper's ρ).")] = 0.1,
+    rho: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the parameters that a client sends (the paper's ρ).",
+            show_default="0.1; 0.03 in shared-mask; more for small models",
+        ),
+    ] = None,
     union_size: Annotated[int | None, typer.Option(help="Size of V, if it is known; else estimated.")] = None,
-    q: Annotated[int, typer.Option(help="Bits of a mark in sec-union, from 1 to 32.")] = 1,
+    q: Annotated[
+        int | None,
+        typer.Option(
+            help="Bits of a mark in sec-union, from 1 to 32.",
+            show_default="1, or more if many indices would be lost",
+        ),
+    ] = None,
     block: Annotated[
         int, typer.Option(help="Show sec-union over blocks of so many neighbouring indices, too.")
     ] = 1,
@@ -224,20 +239,22 @@ def plan(
 ) -> None:
     """Compare what the strategies would cost and tell, and recommend the cheapest."""
     from hubbub.strategies import planner  # noqa: PLC0415  (Help should not wait for numpy.)
+    from hubbub.strategies.registry import find_strategy  # noqa: PLC0415  (As above.)
 
     question = planner.Question(
         parameters=params,
         clients=clients,
         servers=servers,
-        rho=rho,
+        rho=planner.choose_rho(find_strategy("sec-union"), params) if rho is None else rho,
+        mask_rho=planner.choose_rho(find_strategy("shared-mask"), params) if rho is None else None,
         union_size=union_size,
-        q=q,
         block=block,
         bits=bits,
         rounds=rounds,
         wire=wire,
         verified=not no_tags,
     )
+    question = replace(question, q=planner.choose_q(find_strategy("sec-union"), question.run) if q is None else q)
     answer = planner.plan(question, servers_learn=servers_learn)
     if as_json:
         typer.echo(json.dumps(write_plan(answer), indent=2))

@@ -51,6 +51,8 @@ class Question:
     clients: int
     servers: int
     rho: float
+    mask_rho: float | None = None
+    """ρ of a strategy that draws a mask, if it is another."""
     union_size: int | None = None
     q: int = 1
     rounds: int = 1
@@ -363,6 +365,8 @@ def _place(strategy: Strategy, run: Parameters) -> tuple[bool, int, bool]:
 
 
 def _row(strategy: Strategy, question: Question, run: Parameters) -> Row:
+    if strategy.support == "mask" and question.mask_rho is not None:
+        run = replace(run, rho=question.mask_rho)
     expected = expect_union(strategy, run)
     size = min(run.model_size, round(expected.found) * run.block)
     if question.union_size is not None and "union" in strategy.support:

@@ -111,11 +111,11 @@ def test_what_a_policy_forbids_by_default_is_allowed_where_it_is_asked_for(
 def test_a_run_that_loses_many_indices_is_warned_about_and_one_that_loses_nearly_all_is_not_made(
     make: Make, folder: Path
 ) -> None:
-    refused = make("--strategy", "sec-union", "--clients", 4, "--rho", 1, code=2)
+    refused = make("--strategy", "sec-union", "--clients", 4, "--rho", 1, "--q", 1, code=2)
     assert "nearly all marks cancel" in refused.err
     assert not folder.exists()
 
-    told = make("--strategy", "sec-union", "--rho", 0.5, "--json")
+    told = make("--strategy", "sec-union", "--rho", 0.5, "--q", 1, "--json")
     assert "warning: sec-union with q = 1, rho = 0.5 and 3 clients loses 43% of the indices" in told.err
     assert told.json["run"] == manifest_in(folder).run_id
 

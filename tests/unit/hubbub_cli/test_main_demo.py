@@ -13,6 +13,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
+from hubbub.strategies.planner import choose_rho
 from hubbub.strategies.registry import STRATEGIES
 from support.command_line import Hubbub, run_hubbub
 
@@ -38,7 +39,7 @@ def test_the_report_of_every_strategy(strategy: str, tmp_path: Path, quiet: Hubb
     report, shown = run_demo(tmp_path, "--strategy", strategy, "--wire", "paper", "--q", "3", hubbub=quiet)
 
     assert (report["strategy"], report["clients"], report["servers"]) == (strategy, 5, 2)
-    assert (report["parameters"], report["rho"]) == (300, STRATEGIES[strategy].usual_rho)
+    assert (report["parameters"], report["rho"]) == (300, choose_rho(STRATEGIES[strategy], 300))
     assert len(bytes.fromhex(report["model_sha256"])) == 32
     assert [each["round"] for each in report["rounds"]] == [1, 2]
     for each in report["rounds"]:
@@ -138,7 +139,7 @@ def test_the_table_leaves_out_a_share_that_clients_cannot_tell(tmp_path: Path, q
 
 def test_a_run_that_loses_many_indices_is_warned_about_and_still_runs(tmp_path: Path, quiet: Hubbub) -> None:
     options = ("--strategy", "sec-union", "--clients", "3")
-    _, lossy = run_demo(tmp_path, *options, "--rho", "0.5", hubbub=quiet)
+    _, lossy = run_demo(tmp_path, *options, "--rho", "0.5", "--q", "1", hubbub=quiet)
     _, kept = run_demo(tmp_path, *options, hubbub=quiet)
 
     warning = "warning: sec-union with q = 1, rho = 0.5 and 3 clients loses 43% of the indices"
@@ -288,8 +289,11 @@ def test_data_are_dealt_out_as_asked_for(tmp_path: Path, quiet: Hubbub) -> None:
         (("--rho", "0"), "rho is 0.0; it must be above 0 and at most 1"),
         (("--strategy", "nonsense"), "there is no strategy 'nonsense'; choose one of: fedavg, "),
         (("--strategy", "sec-union", "--q", "0"), "q is 0"),
-        (("--strategy", "sec-union", "--block", "31"), "keeps 30 indices, less than one block of 31"),
-        (("--strategy", "sec-union", "--clients", "4", "--rho", "1"), "nearly all marks cancel"),
+        (
+            ("--strategy", "sec-union", "--block", "31", "--rho", "0.1"),
+            "keeps 30 indices, less than one block of 31",
+        ),
+        (("--strategy", "sec-union", "--clients", "4", "--rho", "1", "--q", "1"), "nearly all marks cancel"),
         (("--strategy", "no-union", "--block", "2"), "blocks of indices are for sec-union alone"),
         (("--learning-rate", "0"), "learning_rate: Input should be greater than 0"),
         (("--learning-rate", "nan"), "learning_rate: Input should be a finite number"),

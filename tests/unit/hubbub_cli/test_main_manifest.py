@@ -166,12 +166,14 @@ def test_it_is_written_to_a_file_and_its_run_is_named(roster: Path, tmp_path: Pa
 
 def test_a_run_that_loses_many_indices_is_warned_about_beside_its_manifest(roster: Path) -> None:
     arguments = ["manifest", "new", "--roster", str(roster), "--task", "synthetic", "--strategy", "sec-union"]
-    result = CliRunner().invoke(app, [*arguments, "--rho", "0.5"], catch_exceptions=False)
+    result = CliRunner().invoke(app, [*arguments, "--rho", "0.5", "--q", "1"], catch_exceptions=False)
     silent = CliRunner().invoke(app, arguments, catch_exceptions=False)
 
     assert read_manifest(result.stdout).rho == 0.5
     assert "warning: sec-union with q = 1, rho = 0.5 and 4 clients loses 47% of the indices" in result.stderr
     assert silent.stderr == ""
+    chosen = CliRunner().invoke(app, [*arguments, "--rho", "0.5"], catch_exceptions=False)
+    assert (read_manifest(chosen.stdout).q, chosen.stderr) == (2, "")
 
 
 @pytest.mark.parametrize(

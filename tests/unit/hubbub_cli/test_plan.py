@@ -52,7 +52,7 @@ def test_json_by_default_is_of_the_compact_wire_and_an_estimated_union_and_says_
 
 
 def test_a_row_that_would_lose_many_indices_is_warned_about(hubbub: Hubbub) -> None:
-    options = ("--params", "1000", "--clients", "4")
+    options = ("--params", "1000", "--clients", "4", "--q", "1")
     (some, none, quiet) = (hubbub("plan", *options, "--rho", rho).joined for rho in ("0.5", "1", "0.1"))
     answer, rows = read_json(hubbub, *options, "--rho", "1")
 

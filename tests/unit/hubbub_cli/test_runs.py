@@ -235,7 +235,7 @@ def test_a_run_that_loses_many_indices_is_warned_about_when_it_is_submitted_and_
 
     submitted = hubbub("run", "submit", held.manifest_file(lossy), *held.options(), "--json")
     shown = hubbub("run", "show", lossy.run_id, *held.options())
-    quiet = hubbub("run", "submit", held.manifest_file(FIRST), *held.options())
+    quiet = hubbub("run", "submit", held.manifest_file(make_run(4, strategy="secure-fedavg")), *held.options())
 
     warning = "sec-union with q = 1, rho = 0.5 and 3 clients loses 43% of the indices"
     assert submitted.json["run"] == lossy.run_id

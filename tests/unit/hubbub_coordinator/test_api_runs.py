@@ -57,8 +57,9 @@ async def test_a_run_that_loses_nearly_all_indices_is_refused_and_one_that_loses
 ) -> None:
     empty = make_manifest(clients=4, strategy="sec-union", rho=1.0)
     lossy = SUBMITTED.model_copy(update={"strategy": "sec-union", "rho": 0.5})
+    larger = SUBMITTED.model_copy(update={"parameters": 1_000})
     async with running_scene(tmp_path) as scene, client_of(scene.coordinator) as client:
-        refused, begun, quiet = [await submit(client, manifest) for manifest in (empty, lossy, SUBMITTED)]
+        refused, begun, quiet = [await submit(client, manifest) for manifest in (empty, lossy, larger)]
 
         assert refused.status_code == 422
         assert "sec-union with q = 1, rho = 1 and 4 clients loses 100% of the" in refused.json()["detail"]
