@@ -1,7 +1,8 @@
 """Hubbub's rounds on the same vectors: all services in this process, over memory or RabbitMQ.
 
-`sum` adds all N numbers as the peers do. `sec-union` is what Hubbub is for: it sends the signs of each client's
-largest entries. Training (there is none here), compressing an update (top-k) and updating the model do not count.
+`sum` adds all N numbers as the peers do, and `secure-fedavg` takes their mean. `sec-union` is what Hubbub is for:
+it sends the signs of each client's largest entries. `shared-mask` sends a few bits of each of a few entries.
+Training (there is none here), compressing an update (top-k) and updating the model do not count.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ from benchmarks.steps import RHO, SERVERS
 from hubbub import __version__
 from hubbub.ids import WireMode
 from hubbub.messages.manifest import Manifest
-from hubbub.protocol.compression import count_kept, top_binary
-from hubbub.protocol.fixed_point import SignedFixedPoint
+from hubbub.parameters import Parameters
+from hubbub.protocol import masks
+from hubbub.protocol.compression import top_binary
 from hubbub.protocol.metrics import Metric, Scores
 from hubbub.run_options import RunOptions
 from hubbub.strategies.base import Theta
+from hubbub.strategies.registry import find_strategy
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.rabbitmq import RabbitMqTransport, declare_topology
 from hubbub.transport.topology import merge, topology_for
@@ -41,19 +44,23 @@ from hubbub_local.federation import Connect, Parties, make_parties, start_federa
 from hubbub_trainer.learning.task import ProgressCallback, Training
 from hubbub_trainer.planning import draw_up_manifest
 
-STRATEGIES = ("sec-union", "sum")
+STRATEGIES = ("sec-union", "shared-mask", "secure-fedavg", "sum")
 WIRE: WireMode = Manifest.model_fields["wire"].default
 """Wire mode of shares and sums: the manifests' default, unless `measure_hubbub` is given another."""
 LARGEST = 0.5
-"""Bound of an entry in `sum`, and of a client's factor in `sec-union`."""
+"""Bound of an entry that is sent as it is, and of a client's factor otherwise."""
 ROUNDS = 4
 """Rounds of a run; the first opens files and is left out."""
 
 TRAINING = "benchmarks.peers.hubbub_rounds.VectorLearner.train"
 _ASIDE = (
     "hubbub.strategies.unions.add_up",
+    "hubbub.strategies.secure_fedavg.add_up",
     "hubbub.protocol.compression.top_binary",
+    "hubbub.protocol.masks.quantise",
     "hubbub.strategies.unions.SignsRound.conclude",
+    "hubbub.strategies.shared_mask.MaskRound.conclude",
+    "hubbub.strategies.secure_fedavg.SecureFedAvgRound.conclude",
     "hubbub.strategies.sums.SumRound.conclude",
     "hubbub_trainer.workspace.Workspace.learnt",
     "hubbub_trainer.workspace.Workspace.keep_update",
@@ -144,7 +151,7 @@ def measure_hubbub(
     task, parties = VectorTask(contest, metrics), make_parties(clients=contest.clients, servers=SERVERS)
     options = RunOptions(
         strategy=strategy,
-        rho=RHO,
+        rho=None if strategy == "shared-mask" else RHO,
         local_steps=1,
         rounds=count,
         seed=0,
@@ -159,11 +166,12 @@ def measure_hubbub(
             stack.enter_context(_put_aside(name, meter.attribution))
         runner = stack.enter_context(asyncio.Runner(loop_factory=partial(AttributingLoop, meter.attribution)))
         runner.run(_run(manifest, parties, task, meter, amqp_url))
-    error, allowed = _compare(contest, strategy, task.after_first_round())
+    error, allowed = _compare(contest, manifest, task.after_first_round())
+    share = f", ρ = {manifest.rho:g}" if find_strategy(strategy).uses_rho else ""
     return PeerCost(
         system=f"Hubbub {strategy}",
         version=f"hubbub {__version__}",
-        setting=f"wire {wire}, {SERVERS} aggregators" + ("" if strategy == "sum" else f", ρ = {RHO}"),
+        setting=f"wire {wire}, {SERVERS} aggregators" + share,
         parameters=contest.parameters,
         clients=contest.clients,
         **_summarise(manifest, meter),
@@ -247,15 +255,27 @@ def _summarise(manifest: Manifest, meter: Meter) -> _Measured:
     )
 
 
-def _compare(contest: Contest, strategy: str, theta: Theta) -> tuple[float, float]:
+def _compare(contest: Contest, manifest: Manifest, theta: Theta) -> tuple[float, float]:
     """Return the error of the model after the first round, which began with zeros, and the error allowed."""
-    if strategy == "sum":
-        unit = SignedFixedPoint.for_cohort(contest.clients, LARGEST).unit
-        total = contest.add_up()
-        return float(np.abs(theta - total).max()), contest.clients * unit / 2 + _half_digit(total)
+    parameters = manifest.protocol_parameters
+    match manifest.strategy:
+        case "sum":
+            total, unit = contest.add_up(), parameters.signed_fixed_point.unit
+            return float(np.abs(theta - total).max()), contest.clients * unit / 2 + _half_digit(total)
+        case "secure-fedavg":
+            mean, unit = contest.add_up() / contest.clients, parameters.mean_fixed_point.unit
+            return float(np.abs(theta - mean).max()), contest.clients * unit / 2 + _half_digit(mean)
+        case "shared-mask":
+            return _compare_levels(contest, parameters, theta)
+        case _:
+            return _compare_signs(contest, parameters, theta)
+
+
+def _compare_signs(contest: Contest, parameters: Parameters, theta: Theta) -> tuple[float, float]:
+    """Compare with (mean α)·(mean D)."""
     chosen, counts, alpha = np.zeros(contest.parameters), np.zeros(contest.parameters, dtype=np.int8), 0.0
     for place in range(contest.clients):
-        compressed = top_binary(contest.update(place), count_kept(contest.parameters, RHO))
+        compressed = top_binary(contest.update(place), parameters.kept)
         chosen += compressed.signs
         counts += compressed.signs != 0
         alpha += compressed.alpha / contest.clients
@@ -263,8 +283,27 @@ def _compare(contest: Contest, strategy: str, theta: Theta) -> tuple[float, floa
     error = np.abs(theta - expected)
     # SecUnion may lose an index that several clients chose, and then nothing is added there.
     error[counts > 1] = np.minimum(error, np.abs(theta))[counts > 1]
-    unit = SignedFixedPoint.for_cohort(contest.clients, LARGEST).unit
-    return float(error.max()), unit + _half_digit(expected)
+    return float(error.max()), _unit(parameters) + _half_digit(expected)
+
+
+def _compare_levels(contest: Contest, parameters: Parameters, theta: Theta) -> tuple[float, float]:
+    """Compare with (mean α)·(mean x/α) on V, where each client may be off by one level."""
+    mask = np.flatnonzero(theta)  # Levels are odd and so are five of them: their sum is not zero.
+    if mask.size != parameters.kept:
+        raise SumIsWrong(f"{mask.size} coordinates moved where the mask has {parameters.kept}")
+    wanted, alpha = np.zeros(mask.size), 0.0
+    for place in range(contest.clients):
+        change = contest.update(place)[mask]
+        factor = masks.scale(change, parameters.bits)
+        alpha += factor / contest.clients
+        wanted += np.clip(change / factor, -1, 1) / contest.clients
+    step = 2 / masks.top_level(parameters.bits)
+    return float(np.abs(theta[mask] - alpha * wanted).max()), alpha * step + _unit(parameters)
+
+
+def _unit(parameters: Parameters) -> float:
+    """Return the step between two factors in fixed point."""
+    return 2.0**-parameters.fixed_point.fraction_bits
 
 
 def _half_digit(values: NDArray[np.float64]) -> float:

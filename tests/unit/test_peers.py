@@ -18,7 +18,7 @@ from benchmarks.machine import describe_machine
 from benchmarks.peers import ckks, contest, flower_deployed, measuring, paillier
 from benchmarks.peers.contest import PeerCost, PeerMissing, SumIsWrong, check_error, draw_up_contest
 from benchmarks.peers.flower import measure_flower
-from benchmarks.peers.hubbub_rounds import WIRE, measure_hubbub
+from benchmarks.peers.hubbub_rounds import STRATEGIES, WIRE, measure_hubbub
 from benchmarks.peers.measuring import Plan
 from benchmarks.peers.memory import MemoryWatch
 from benchmarks.peers.report import PeersReport
@@ -197,7 +197,7 @@ def test_the_command_shows_ratios_and_writes_json_and_says_what_is_missing(
 
     shown, written = screen.getvalue(), json.loads((tmp_path / "peers.json").read_text("utf-8"))
     systems = [each["system"] for each in written["costs"]]
-    assert systems[:3] == ["Hubbub sec-union", "Hubbub sum", "Flower SecAgg+"]
+    assert systems[:5] == [*(f"Hubbub {name}" for name in STRATEGIES), "Flower SecAgg+"]
     assert "CKKS was left out: tenseal does not import" in shown
     assert "pip install 'hubbub[peers]'" in shown
     assert "A deployed round of Flower was left out." in shown
