@@ -250,7 +250,7 @@ def _summarise(manifest: Manifest, meter: Meter) -> _Measured:
 def _compare(contest: Contest, strategy: str, theta: Theta) -> tuple[float, float]:
     """Return the error of the model after the first round, which began with zeros, and the error allowed."""
     if strategy == "sum":
-        unit = SignedFixedPoint.for_cohort(contest.clients, LARGEST).unit
+        unit = float(SignedFixedPoint.for_cohort(contest.clients, LARGEST).unit)
         total = contest.add_up()
         return float(np.abs(theta - total).max()), contest.clients * unit / 2 + _half_digit(total)
     chosen, counts, alpha = np.zeros(contest.parameters), np.zeros(contest.parameters, dtype=np.int8), 0.0
@@ -263,7 +263,7 @@ def _compare(contest: Contest, strategy: str, theta: Theta) -> tuple[float, floa
     error = np.abs(theta - expected)
     # SecUnion may lose an index that several clients chose, and then nothing is added there.
     error[counts > 1] = np.minimum(error, np.abs(theta))[counts > 1]
-    unit = SignedFixedPoint.for_cohort(contest.clients, LARGEST).unit
+    unit = float(SignedFixedPoint.for_cohort(contest.clients, LARGEST).unit)
     return float(error.max()), unit + _half_digit(expected)
 
 
