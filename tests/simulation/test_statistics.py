@@ -57,10 +57,11 @@ def notes_of(folder: Path, manifest: Manifest, client: PartyId) -> dict[str, obj
 
 
 @pytest.mark.parametrize("strategy", ["sum", "sparse-sum"])
+@pytest.mark.parametrize(("number_bits", "wire"), [(32, "paper"), (64, "paper"), (64, "compact")])
 async def test_everybody_ends_with_the_sum_and_only_a_client_itself_knows_what_was_clipped(
-    tmp_path: Path, strategy: str
+    tmp_path: Path, strategy: str, number_bits: int, wire: str
 ) -> None:
-    manifest = draw_up(strategy, rounds=1)
+    manifest = draw_up(strategy, rounds=1, number_bits=number_bits, wire=wire)
     async with start_federation(
         manifest, parties=parties_of(manifest), folder=tmp_path, load_task=lambda _: TASK, demo_seed=None
     ) as federation:

@@ -21,12 +21,14 @@ from hubbub.errors import ConfigurationError
 from hubbub.ids import PARTY_ID_PATTERN, RUN_ID_PATTERN, AlphaRule, Feedback, PartyId, RunId, WireMode
 from hubbub.messages.envelope import Claim, WireMark
 from hubbub.parameters import FACTOR_FLOOR, FIRST_FACTOR_BOUND, KAPPA, Parameters
+from hubbub.protocol.fixed_point import MAX_MODULUS_BITS
 from hubbub.protocol.layout import MIN_CHUNK_BYTES
 from hubbub.protocol.masks import DEFAULT_BITS
 from hubbub.protocol.metrics import Metric, MetricKind, ScoreSheet, ScoreWeights, check_metrics
 
 Name = Annotated[PartyId, StringConstraints(pattern=PARTY_ID_PATTERN), WireMark.PARTY]
 ScoreMode = Literal["sum", "none"]
+NumberBits = Literal[32, 64]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$"), WireMark.HEX]
 Signature = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{128}$"), WireMark.HEX]
 RunName = Annotated[RunId, StringConstraints(pattern=RUN_ID_PATTERN)]
@@ -42,6 +44,8 @@ TAKES_BLOCKS = "sec-union"
 """The one strategy whose union can be over blocks."""
 TAKES_BITS = "shared-mask"
 """The one strategy that sends levels."""
+TAKES_NUMBERS = ("sum", "sparse-sum")
+"""The strategies that add numbers as they are."""
 
 CHUNK_BYTES = 1 << 20
 MAX_CHUNK_BYTES = 8 << 20
@@ -146,6 +150,8 @@ class Manifest(Claim):
     """Neighbouring indices that sec-union chooses together; above 1, every client sends signs for all of V."""
     bits: Annotated[int, Field(exclude_if=lambda value: value == DEFAULT_BITS)] = DEFAULT_BITS
     """Bits in which shared-mask gives the change of a coordinate."""
+    number_bits: Annotated[NumberBits, Field(exclude_if=lambda value: value == MAX_MODULUS_BITS)] = 32
+    """Bits of the ring in which sum and sparse-sum add numbers."""
     kappa: float = KAPPA
     """A round's mean factor is clamped at this many times the lower median of those of the rounds before it."""
     first_factor_bound: float = FIRST_FACTOR_BOUND
@@ -222,6 +228,23 @@ class Manifest(Claim):
         return self
 
     @model_validator(mode="after")
+    def _numbers_hold(self) -> Self:
+        if self.strategy not in TAKES_NUMBERS:
+            if self.number_bits > MAX_MODULUS_BITS:
+                raise ValueError(
+                    f"number_bits are for {' and '.join(TAKES_NUMBERS)} alone: leave them out, or choose one of "
+                    "these strategies"
+                )
+            return self
+        numbers = self.protocol_parameters.signed_fixed_point
+        if not numbers.adds_whole_numbers.all():
+            raise ValueError(
+                f"with alpha_max = {self.alpha_max:g} and number_bits = {self.number_bits}, sums of whole numbers "
+                f"are not exact: choose an alpha_max of {numbers.limit_for(1.0):.17g} or less, or number_bits = 64"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _scores_hold(self) -> Self:
         try:
             check_metrics(self.score_sheet.metrics)
@@ -240,7 +263,7 @@ class Manifest(Claim):
 
     @model_validator(mode="after")
     def _chunks_are_few(self) -> Self:
-        widest = self.parameters * 4 // self.chunk_bytes
+        widest = self.parameters * self.number_bits // 8 // self.chunk_bytes
         if widest > MAX_CHUNKS:
             raise ValueError(f"{self.parameters} parameters make {widest} chunks; raise chunk_bytes")
         return self
@@ -265,6 +288,7 @@ class Manifest(Claim):
             wire=self.wire,
             verified=self.verified,
             bits=self.bits,
+            number_bits=self.number_bits,
         )
 
     @property

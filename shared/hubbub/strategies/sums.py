@@ -21,6 +21,7 @@ counts, which are sums over the members like the rest, and check that the sums f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,6 +31,8 @@ from hubbub.protocol.costs import Headcount
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.fixed_point import Units
 from hubbub.protocol.layout import Vector
+from hubbub.protocol.packing import MAX_MODULUS, residue_type
+from hubbub.protocol.tags import Kind
 from hubbub.strategies.base import (
     ClientInput,
     ClientRound,
@@ -48,7 +51,19 @@ from hubbub.strategies.base import (
 from hubbub.strategies.unions import Found, PartialSecUnion
 
 UNION = PartialSecUnion()
-VALUES = Phase("values", tagged="integers")
+
+
+@dataclass(frozen=True, slots=True)
+class ValuesPhase(Phase):
+    """Phase in which numbers are added, in rings up to Z_(2^64)."""
+
+    def tags_in(self, parameters: Parameters) -> Kind | None:
+        """Return the kind of tags that the ring needs."""
+        kind = Phase.tags_in(self, parameters)
+        return "wide" if kind and _modulus(parameters) > MAX_MODULUS else kind
+
+
+VALUES = ValuesPhase("values", tagged="integers")
 
 
 class SumRound(ClientRound):
@@ -116,7 +131,7 @@ class SumRound(ClientRound):
         self._next[self._found.support] = sums
 
     def _decode(self, total: Digits) -> Units:
-        return self._numbers.from_ring(total.astype(np.uint32, copy=False))
+        return self._numbers.from_ring(total.astype(residue_type(self._numbers.modulus), copy=False))
 
     def conclude(self, *, took_part: bool) -> Conclusion:
         """Return the sum as the model. A client that was left out carries nothing over, either."""
@@ -133,7 +148,11 @@ class SumRound(ClientRound):
 
 
 def _values_vector(parameters: Parameters, length: int) -> Vector:
-    return Vector("values", length, parameters.signed_fixed_point.modulus, signed=True)
+    return Vector(VALUES.name, length, _modulus(parameters), signed=True)
+
+
+def _modulus(parameters: Parameters) -> int:
+    return int(2**parameters.number_bits)
 
 
 class SumStrategy(Strategy):
@@ -169,7 +188,7 @@ class SumStrategy(Strategy):
     def predict_bits(self, parameters: Parameters, heads: Headcount, union_size: int) -> Mapping[str, int]:
         """Compute Eq. 3 for each phase."""
         length = union_size if self.sparse else parameters.model_size
-        values = {"values": costs.numbers_bits(length, heads, parameters.factor_bits, parameters.wire)}
+        values = {VALUES.name: costs.numbers_bits(length, heads, parameters.number_bits, parameters.wire)}
         return {"union": UNION.predict_bits(parameters, heads), **values} if self.sparse else values
 
 

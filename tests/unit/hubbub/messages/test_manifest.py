@@ -92,6 +92,7 @@ OTHER_VALUES: dict[str, object] = {
     "factor_floor": 0.002,
     "q": 2,
     "block": 4,
+    "number_bits": 64,
     "verified": False,
     "alpha_rule": "mean",
     "feedback": "paper",
@@ -120,7 +121,9 @@ SINGLE_VALUED = {"format", "factor_bits", "wire"}
 SUCCESSOR = json.loads(make_successor().canonical)
 
 
-@pytest.mark.parametrize(("field", "default"), [("predecessor", None), ("block", 1), ("learning_rate", None)])
+@pytest.mark.parametrize(
+    ("field", "default"), [("predecessor", None), ("block", 1), ("number_bits", 32), ("learning_rate", None)]
+)
 def test_a_newer_field_with_its_default_is_left_out_of_the_canonical_form(field: str, default: object) -> None:
     """Runs from before there was such a field keep their ids, and so the tombstones that name them."""
     assert field not in VALID
@@ -163,8 +166,9 @@ def test_every_field_changes_the_run_id(subtests: pytest.Subtests) -> None:
     for field, value in OTHER_VALUES.items():
         with subtests.test(field):
             metrics = (ACCURACY,) if field == "target" else ()
-            # The one strategy that has blocks, and the one that has bits.
-            strategy = {"strategy": "no-union", "bits": "shared-mask"}.get(field, "sec-union")
+            # Strategies that have blocks, bits and numbers.
+            strategies = {"strategy": "no-union", "bits": "shared-mask", "number_bits": "sum"}
+            strategy = strategies.get(field, "sec-union")
             fields = dict(make_manifest(strategy=strategy, metrics=metrics))
             before = Manifest.model_validate(fields)
 
@@ -269,6 +273,12 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "another format": ({"format": 2}, "format: "),
     "another wire mode": ({"wire": "telegram"}, "wire: "),
     "another fixed point": ({"factor_bits": 16}, "factor_bits: "),
+    "numbers in other words": ({"strategy": "sum", "number_bits": 48}, "number_bits: "),
+    "long words without numbers": ({"number_bits": 64}, "number_bits are for sum and sparse-sum alone"),
+    "sums that round whole numbers": (
+        {"strategy": "sum", "alpha_max": 1e12},
+        "with alpha_max = 1e+12 and number_bits = 32, sums of whole numbers are not exact",
+    ),
     "a digest in capitals": ({"initial_model_sha256": "A" * 64}, "initial_model_sha256: "),
     "no roster": ({"roster_sha256": None}, "roster_sha256: "),
     "a short digest of the roster": ({"roster_sha256": "0" * 63}, "roster_sha256: "),
