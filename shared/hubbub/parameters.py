@@ -39,6 +39,8 @@ class Parameters:
     `factor_floor` bound the mean factor of a round, and so how far its members can move the model. With
     `verified`, clients send tags, with which they verify sums. `bits` is for shared-mask alone: a client gives the
     change of a coordinate in so many bits. `number_bits`, 32 or 64, is for numbers that are added as they are.
+    `ranges` are for these, too: a count of numbers and their largest magnitude, then the same of the next ones,
+    and so on. Without ranges it is alpha_max for all.
     """
 
     model_size: int
@@ -58,6 +60,7 @@ class Parameters:
     verified: bool = True
     bits: int = masks.DEFAULT_BITS
     number_bits: int = 32
+    ranges: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         if self.model_size < 1:
@@ -79,12 +82,20 @@ class Parameters:
         masks.check_bits(self.bits)
         # Each refuses what it cannot represent: k = 0, a ring above 2^32, factors whose sum overflows, no bounds.
         _ = self.kept, self.signs_modulus, self.levels_modulus, self.fixed_point, self.factor_bounds
-        _ = self.signed_fixed_point
+        _ = self.range_fixed_point
+        self._check_ranges()
         unions.check_block(self.block, self.kept)
         if self.block > 1 and self.feedback == "paper":
             raise ConfigurationError(
                 "with blocks nothing is said outside of V, so that feedback = paper means nothing: choose lost"
             )
+
+    def _check_ranges(self) -> None:
+        given = sum(count for count, _ in self.ranges)
+        if self.ranges and given != self.model_size:
+            raise ConfigurationError(f"the ranges are of {given} numbers, and there are {self.model_size}")
+        if any(largest > self.alpha_max for _, largest in self.ranges):
+            raise ConfigurationError(f"a range is above alpha_max, which is {self.alpha_max:g}")
 
     @property
     def kept(self) -> int:
@@ -148,5 +159,11 @@ class Parameters:
 
     @property
     def signed_fixed_point(self) -> SignedFixedPoint:
-        """The fixed point for numbers of either sign, up to alpha_max; sums of numbers use it."""
-        return SignedFixedPoint.for_cohort(self.clients, self.alpha_max, self.number_bits)
+        """The fixed point for numbers of either sign, each up to its range; sums of numbers use it."""
+        return self.range_fixed_point.repeat([count for count, _ in self.ranges])
+
+    @property
+    def range_fixed_point(self) -> SignedFixedPoint:
+        """The same, with one value for each of `ranges`: it takes no memory for each number."""
+        largest = [largest for _, largest in self.ranges] or self.alpha_max
+        return SignedFixedPoint.for_cohort(self.clients, largest, self.number_bits)

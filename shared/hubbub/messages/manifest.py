@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import asdict
 from functools import lru_cache
+from itertools import groupby
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, ValidationError, model_validator
@@ -53,6 +54,7 @@ MAX_CHUNK_BYTES = 8 << 20
 MAX_CHUNKS = 1 << 16
 """Most chunks of a vector; every party plans them in memory."""
 MAX_COHORT = 4096
+MAX_RANGES = 4096
 MAX_COMPLAINTS = 5
 MAX_METRICS = 16
 MAX_EXAMPLES = 1_000_000
@@ -132,6 +134,22 @@ class MetricClaim(Claim):
         return cls(**asdict(metric))
 
 
+class RangeClaim(Claim):
+    """The largest magnitude of some neighbouring numbers of a sum."""
+
+    count: Count
+    largest: Positive
+
+    @classmethod
+    def join(cls, ranges: Iterable[float]) -> tuple[Self, ...]:
+        """Declare the ranges of single numbers; equal neighbours make one claim."""
+        runs = groupby(map(float, ranges))
+        try:
+            return tuple(cls(count=len(list(equal)), largest=largest) for largest, equal in runs)
+        except ValidationError as error:
+            raise ConfigurationError(f"these are no ranges: {describe(error)}") from None
+
+
 class Manifest(Claim):
     """A run, in full. Field order does not matter; the canonical form sorts by name."""
 
@@ -152,6 +170,10 @@ class Manifest(Claim):
     """Bits in which shared-mask gives the change of a coordinate."""
     number_bits: Annotated[NumberBits, Field(exclude_if=lambda value: value == MAX_MODULUS_BITS)] = 32
     """Bits of the ring in which sum and sparse-sum add numbers."""
+    ranges: Annotated[
+        tuple[RangeClaim, ...], Field(max_length=MAX_RANGES, exclude_if=lambda value: not value)
+    ] = ()
+    """Ranges of the numbers of sum and sparse-sum, in order, if they are not alpha_max for all."""
     kappa: float = KAPPA
     """A round's mean factor is clamped at this many times the lower median of those of the rounds before it."""
     first_factor_bound: float = FIRST_FACTOR_BOUND
@@ -230,17 +252,18 @@ class Manifest(Claim):
     @model_validator(mode="after")
     def _numbers_hold(self) -> Self:
         if self.strategy not in TAKES_NUMBERS:
-            if self.number_bits > MAX_MODULUS_BITS:
+            if self.number_bits > MAX_MODULUS_BITS or self.ranges:
                 raise ValueError(
-                    f"number_bits are for {' and '.join(TAKES_NUMBERS)} alone: leave them out, or choose one of "
-                    "these strategies"
+                    f"number_bits and ranges are for {' and '.join(TAKES_NUMBERS)} alone: leave them out, or "
+                    "choose one of these strategies"
                 )
             return self
-        numbers = self.protocol_parameters.signed_fixed_point
+        numbers = self.protocol_parameters.range_fixed_point
         if not numbers.adds_whole_numbers.all():
             raise ValueError(
-                f"with alpha_max = {self.alpha_max:g} and number_bits = {self.number_bits}, sums of whole numbers "
-                f"are not exact: choose an alpha_max of {numbers.limit_for(1.0):.17g} or less, or number_bits = 64"
+                f"with numbers up to {numbers.largest.max():g} and number_bits = {self.number_bits}, sums of "
+                f"whole numbers are not exact: choose alpha_max and ranges of at most "
+                f"{numbers.limit_for(1.0):.17g}, or number_bits = 64"
             )
         return self
 
@@ -289,6 +312,7 @@ class Manifest(Claim):
             verified=self.verified,
             bits=self.bits,
             number_bits=self.number_bits,
+            ranges=tuple((each.count, each.largest) for each in self.ranges),
         )
 
     @property

@@ -18,6 +18,7 @@ of that. Each number of a vector may have a range, and so an a, of its own; the 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -154,6 +155,10 @@ class SignedFixedPoint:
             fraction_bits=self.fraction_bits[places],
             largest_units=self.largest_units[places],
         )
+
+    def repeat(self, counts: Sequence[int]) -> SignedFixedPoint:
+        """Return the fixed point of more numbers: so many have the first range, so many the next."""
+        return self.at(np.repeat(np.arange(len(counts)), counts))
 
     @property
     def modulus(self) -> int:

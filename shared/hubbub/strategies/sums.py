@@ -5,9 +5,10 @@ histogram. A round releases their sum, which replaces the model; nothing is comp
 `sum` adds all N numbers. `sparse-sum` first agrees on V, the indices where any client has a non-zero number, and
 adds the numbers on V alone.
 
-Numbers are fixed point mod 2^λ (`hubbub.protocol.fixed_point`), from -alpha_max to alpha_max, and what was sent
-is added exactly. The model holds the sum as the nearest 32-bit float, which has 24 binary digits: every whole
-number up to 16,777,216. For more digits, put the high and the low ones of a number at two indices.
+Numbers are fixed point mod 2^λ (`hubbub.protocol.fixed_point`), from -alpha_max to alpha_max or in ranges of their
+own, and what was sent is added exactly. The model holds the sum as the nearest 32-bit float, which has 24 binary
+digits: every whole number up to 16,777,216. For more digits, put the high and the low ones of a number at two
+indices.
 
 No refusal may depend on a client's own numbers, because it would reveal something of them. So a number out of
 range is clipped, NaN becomes 0, and of more than k = ⌊ρ·N⌋ non-zeros `sparse-sum` keeps the k largest. The
@@ -73,7 +74,7 @@ class SumRound(ClientRound):
         check_length(parameters, mine)
         self._parameters = parameters
         self._sparse = sparse
-        self._numbers = parameters.signed_fixed_point
+        self._numbers = self._summed = parameters.signed_fixed_point
         self._units, self._changed = self._take(mine.update)
         self._found: Found | None = None
         self._next: Theta | None = None
@@ -112,18 +113,19 @@ class SumRound(ClientRound):
             return UNION.is_possible(total, members, self._parameters.kept)
         sums = self._decode(total)
         if self._found is None:
-            return self._numbers.are_sums_possible(sums, members)
+            return self._summed.are_sums_possible(sums, members)
         counts = self._found.sums.astype(np.uint32, copy=False)
         idle = bool(((counts == 1) & (sums == 0)).any())
-        return self._numbers.are_sums_possible(sums, counts) & (not idle)
+        return self._summed.are_sums_possible(sums, counts) & (not idle)
 
     def absorb(self, phase: str, release: Release, members: int) -> None:
         """Store V; or the sum, which is the next model."""
         del members
         if phase == UNION.phase.name:
             self._found = Found.of(release.values[0])
+            self._summed = self._numbers.at(self._found.support)
             return
-        sums = self._numbers.to_reals(self._decode(release.values[0]))
+        sums = self._summed.to_reals(self._decode(release.values[0]))
         if self._found is None:
             self._next = sums.astype(np.float32)
             return

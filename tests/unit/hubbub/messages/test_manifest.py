@@ -13,6 +13,7 @@ from hubbub.messages.manifest import (
     CohortMember,
     Manifest,
     MetricClaim,
+    RangeClaim,
     default_min_clients,
     describe_run,
     read_manifest,
@@ -93,6 +94,7 @@ OTHER_VALUES: dict[str, object] = {
     "q": 2,
     "block": 4,
     "number_bits": 64,
+    "ranges": (RangeClaim(count=100, largest=1.0),),
     "verified": False,
     "alpha_rule": "mean",
     "feedback": "paper",
@@ -122,7 +124,8 @@ SUCCESSOR = json.loads(make_successor().canonical)
 
 
 @pytest.mark.parametrize(
-    ("field", "default"), [("predecessor", None), ("block", 1), ("number_bits", 32), ("learning_rate", None)]
+    ("field", "default"),
+    [("predecessor", None), ("block", 1), ("number_bits", 32), ("ranges", []), ("learning_rate", None)],
 )
 def test_a_newer_field_with_its_default_is_left_out_of_the_canonical_form(field: str, default: object) -> None:
     """Runs from before there was such a field keep their ids, and so the tombstones that name them."""
@@ -167,7 +170,7 @@ def test_every_field_changes_the_run_id(subtests: pytest.Subtests) -> None:
         with subtests.test(field):
             metrics = (ACCURACY,) if field == "target" else ()
             # Strategies that have blocks, bits and numbers.
-            strategies = {"strategy": "no-union", "bits": "shared-mask", "number_bits": "sum"}
+            strategies = {"strategy": "no-union", "bits": "shared-mask", "number_bits": "sum", "ranges": "sum"}
             strategy = strategies.get(field, "sec-union")
             fields = dict(make_manifest(strategy=strategy, metrics=metrics))
             before = Manifest.model_validate(fields)
@@ -274,10 +277,25 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "another wire mode": ({"wire": "telegram"}, "wire: "),
     "another fixed point": ({"factor_bits": 16}, "factor_bits: "),
     "numbers in other words": ({"strategy": "sum", "number_bits": 48}, "number_bits: "),
-    "long words without numbers": ({"number_bits": 64}, "number_bits are for sum and sparse-sum alone"),
+    "long words without numbers": ({"number_bits": 64}, "number_bits and ranges are for sum and sparse-sum alone"),
+    "ranges without numbers": ({"ranges": [{"count": 100, "largest": 1.0}]}, "number_bits and ranges are for"),
+    "ranges of fewer numbers": (
+        {"strategy": "sum", "ranges": [{"count": 60, "largest": 1.0}, {"count": 39, "largest": 2.0}]},
+        "the ranges are of 99 numbers, and there are 100",
+    ),
+    "a range of nothing": ({"strategy": "sum", "ranges": [{"count": 100, "largest": 0.0}]}, "largest: "),
+    "a range above alpha_max": (
+        {"strategy": "sum", "ranges": [{"count": 100, "largest": 16.5}]},
+        "a range is above alpha_max, which is 16",
+    ),
+    "a range of more numbers than fit any memory": (
+        {"strategy": "sum", "ranges": [{"count": 2**52, "largest": 1.0}]},
+        "numbers, and there are 100",
+    ),
+    "too many ranges": ({"strategy": "sum", "ranges": [{"count": 1, "largest": 1.0}] * 4097}, "ranges: "),
     "sums that round whole numbers": (
         {"strategy": "sum", "alpha_max": 1e12},
-        "with alpha_max = 1e+12 and number_bits = 32, sums of whole numbers are not exact",
+        "with numbers up to 1e+12 and number_bits = 32, sums of whole numbers are not exact",
     ),
     "a digest in capitals": ({"initial_model_sha256": "A" * 64}, "initial_model_sha256: "),
     "no roster": ({"roster_sha256": None}, "roster_sha256: "),

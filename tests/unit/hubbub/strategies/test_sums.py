@@ -107,6 +107,41 @@ def test_long_words_keep_small_numbers_beside_large_ones(name: str, wire: Any) -
     assert total(name, *[numbers] * 5, parameters=wide) == {0: 5 * 2.0**34, 3: -5 * 2.0**34}
 
 
+RANGES = replace(COUNTS, ranges=((1, 2.0**-10), (1, 1_000.0), (N - 2, 1.0)))
+
+
+@every_sum
+def test_numbers_in_ranges_of_their_own_have_units_and_bounds_of_their_own(name: str) -> None:
+    """In one range a unit is 2^-18; in the first one here 2^-38."""
+    said = {0: 2.0**-37, 1: 999.0, 7: 2.0**-28}
+
+    ends = play(find_strategy(name), RANGES, [say(said), say({1: 1.0, 7: 0.0, 8: -5.0}), *[say({})] * 3])
+
+    assert shown(ends[0]) == {0: 2.0**-37, 1: 1_000.0, 7: 2.0**-28, 8: -1.0}
+    assert [end.changed for end in ends] == [0, 1, 0, 0, 0]
+    assert total(name, *[said] * 5) == {1: 4_995.0}
+
+
+@every_sum
+def test_a_sum_beyond_the_range_of_its_entry_is_refused(name: str) -> None:
+    """Also if it is one that other entries can have."""
+    client = find_strategy(name).begin(RANGES, say({0: 2.0**-10, 1: 1.0}))
+    if name == "sparse-sum":
+        counts = np.zeros(N, np.uint32)
+        counts[:2] = 5
+        strategy_rounds.absorb(client, "union", [counts], 5)
+    numbers = RANGES.signed_fixed_point.at(np.arange(2))
+    units = np.zeros(client.vectors("values")[0].length, np.int64)
+    units[:2] = np.array([5 * 2.0**-10, 5.0]) / numbers.unit
+    above = units.copy()
+    above[0] += 1
+
+    reason = strategy_rounds.refusal(client, "values", [numbers.to_ring(above)], 5)
+
+    assert reason is RejectReason.FALSE_SUM
+    strategy_rounds.absorb(client, "values", [numbers.to_ring(units)], 5)
+
+
 @every_sum
 def test_what_cancels_is_zero_and_not_lost(name: str) -> None:
     ends = play(find_strategy(name), COUNTS, [say({4: 9.0}), say({4: -9.0}), *[say({})] * 3])
