@@ -412,6 +412,22 @@ async def test_a_false_sum_ends_the_run_and_is_no_void_round(tmp_path: Path, wir
 
 
 @pytest.mark.parametrize("wire", ["paper", "compact"])
+@pytest.mark.parametrize("verified", [True, False])
+async def test_a_long_word_that_is_shifted_by_many_units_ends_the_run(
+    tmp_path: Path, wire: str, *, verified: bool
+) -> None:
+    """By 5·2^32, which is within what numbers can have. Without the rule the sum is taken."""
+    manifest = draw_up(strategy="sum", number_bits=64, wire=wire, rounds=1, verified=verified)
+    liars = dict.fromkeys((FIRST, SECOND), lambda scene: lie(scene, "values", move(0, 0, 5 * 2**32)))
+    async with corrupt_federation(manifest, tmp_path, liars) as scene:
+        state, run = await scene.run()
+
+        assert (state, run.void) == (runs.State.FAILED if verified else runs.State.COMPLETED, 0)
+        refused = [scene.refused_by(client) for client in EVERYBODY]
+        assert ({RejectReason.FALSE_SUM: 1} in refused) is verified
+
+
+@pytest.mark.parametrize("wire", ["paper", "compact"])
 async def test_without_the_rule_the_same_lie_is_applied(tmp_path: Path, wire: str) -> None:
     phase, change = LIES["factor"]
     manifest = draw_up(wire=wire, verified=False)
