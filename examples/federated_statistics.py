@@ -1,8 +1,12 @@
 """Statistics over the patients of several hospitals, without a model: nobody sees one hospital's numbers.
 
-Count, mean and variance of the patients' ages follow from three sums; how often each of 2,000 diagnosis codes
-occurs is a sum in which most entries are zero. They are added up by the library call, where this file plays all
-parties, and by the services, where every party has its own keys and state.
+Count, mean and variance of the patients' years of birth follow from three sums; how often each of 2,000 diagnosis
+codes occurs is a sum in which most entries are zero. They are added up by the library call, where this file plays
+all parties, and by the services, where every party has its own keys and state.
+
+The mean is large and the variance small beside it, so that the sums have to be exact. The library call adds them
+in words of 64 bits. A service returns floats of 24 binary digits, so each of the three is sent as two numbers: its
+high digits and its low ones.
 
     python examples/federated_statistics.py
 """
@@ -28,17 +32,17 @@ from hubbub_trainer.planning import draw_up_manifest
 from hubbub_trainer.saved_model import read_kept_model
 
 HOSPITALS, SERVERS, CODES = 5, 2, 2_000
-MIDDLE_AGE = 50  # Ages are counted from here, so that the sum of their squares stays small.
-LARGEST = 2.0**20  # The bound of every number. All hospitals agree on it: units and ring follow from it.
+LARGEST = [1e5, 1e8, 1e11, *[1e5] * CODES]  # Bounds that all hospitals agree on: units follow from them.
+MOMENTS, BASE = 3, 2.0**16  # The numbers that services are sent as two digits, to this base.
 Numbers = NDArray[np.float64]
 
 
 def collect(hospital: int) -> Numbers:
-    """Draw one hospital's numbers: its patients, Σ age, Σ age², and how many patients have each code."""
+    """Draw one hospital's numbers: its patients, Σ year, Σ year², and how many patients have each code."""
     dice = np.random.default_rng(hospital)
-    ages = dice.integers(0, 100, 400 + 10 * hospital) - MIDDLE_AGE
-    codes = np.minimum(dice.geometric(0.02, ages.size) * dice.integers(1, 12, ages.size), CODES) - 1
-    return np.array([ages.size, ages.sum(), (ages**2).sum(), *np.bincount(codes, minlength=CODES)], np.float64)
+    years = dice.integers(1925, 2025, 400 + 10 * hospital)
+    codes = np.minimum(dice.geometric(0.02, years.size) * dice.integers(1, 12, years.size), CODES) - 1
+    return np.array([years.size, years.sum(), (years**2).sum(), *np.bincount(codes, minlength=CODES)], np.float64)
 
 
 # As a library call --------------------------------------------------------------------------------------
@@ -51,14 +55,28 @@ def add_up(ask: SecureSum, inputs: list[Numbers]) -> Numbers:
 
 
 def call_library(inputs: list[Numbers]) -> Numbers:
-    """Sum marks of the non-zero entries, in four bits each; then the numbers where any mark is set."""
-    ask = SecureSum(clients=len(inputs), servers=SERVERS, length=inputs[0].size, largest=LARGEST)
+    """Sum marks of the non-zero entries, in four bits each; then the numbers where any mark is set.
+
+    In 32 bits the last of the three sums would be rounded, and `SecureSum` would refuse.
+    """
+    ask = SecureSum(clients=len(inputs), servers=SERVERS, length=inputs[0].size, largest=LARGEST, modulus_bits=64)
     marks = SecureSum(clients=len(inputs), servers=SERVERS, length=ask.length, largest=1, modulus_bits=4)
     counts = add_up(marks, [(numbers != 0).astype(float) for numbers in inputs])
     return add_up(ask.restricted_to(np.flatnonzero(counts)), inputs)
 
 
 # As a service -------------------------------------------------------------------------------------------
+
+
+def split(numbers: Numbers) -> Numbers:
+    """Put the high and the low digits of the first numbers at two places each."""
+    return np.concatenate([*divmod(numbers[:MOMENTS], BASE), numbers[MOMENTS:]])
+
+
+def join(sums: Numbers) -> Numbers:
+    """Undo `split`, for sums as well: digits that are carried come right."""
+    high, low, rest = np.split(sums, [MOMENTS, 2 * MOMENTS])
+    return np.concatenate([high * BASE + low, rest])
 
 
 @dataclass(frozen=True)
@@ -90,6 +108,12 @@ class Statistics:
     name: str = "statistics"
     metrics: tuple[Metric, ...] = ()
 
+    @property
+    def ranges(self) -> list[float]:
+        """Return the bound of each number that is sent; a manifest takes them over."""
+        high = [bound / BASE + 1 for bound in LARGEST[:MOMENTS]]
+        return [*high, *[BASE] * MOMENTS, *LARGEST[MOMENTS:]]
+
     def count_parameters(self) -> int:
         """Return the number of values per hospital."""
         return self.inputs[0].size
@@ -107,8 +131,9 @@ class Statistics:
 
 async def ask_services(inputs: list[Numbers], strategy: str) -> Numbers:
     """Run a whole federation in this process; after one round every client holds the sum as its model."""
-    task, parties = Statistics(inputs), make_parties(clients=len(inputs), servers=SERVERS)
-    options = RunOptions(strategy=strategy, rho=0.2, alpha_max=LARGEST, local_steps=1, rounds=1, seed=0)
+    task = Statistics([split(numbers) for numbers in inputs])
+    parties = make_parties(clients=len(inputs), servers=SERVERS)
+    options = RunOptions(strategy=strategy, rho=0.2, local_steps=1, rounds=1, seed=0)
     manifest = draw_up_manifest(task, options, roster=parties.roster)
     with tempfile.TemporaryDirectory(prefix="hubbub-statistics-") as name:
         folder = Path(name)
@@ -119,7 +144,7 @@ async def ask_services(inputs: list[Numbers], strategy: str) -> Numbers:
             if state is not State.COMPLETED:
                 raise SystemExit(f"the run is {state.value}: {run.reason}")
         model = read_kept_model(folder / manifest.clients[0] / "runs" / manifest.run_id).theta
-    return model.astype(np.float64)
+    return join(model.astype(np.float64))
 
 
 # Side by side -------------------------------------------------------------------------------------------
@@ -127,11 +152,11 @@ async def ask_services(inputs: list[Numbers], strategy: str) -> Numbers:
 
 def describe(sums: Numbers) -> dict[str, str]:
     """Compute the statistics from the sums alone."""
-    (patients, age, square), codes = sums[:3], sums[3:]
+    (patients, year, square), codes = sums[:MOMENTS], sums[MOMENTS:]
     return {
         "patients": f"{patients:.0f}",
-        "mean age": f"{age / patients + MIDDLE_AGE:.2f}",
-        "variance": f"{square / patients - (age / patients) ** 2:.2f}",
+        "mean year": f"{year / patients:.2f}",
+        "variance": f"{square / patients - (year / patients) ** 2:.2f}",
         "codes": f"{np.count_nonzero(codes)}",
         "rare": f"{np.count_nonzero(codes == 1)}",
         "commonest": f"{codes.argmax()} ({codes.max():.0f})",

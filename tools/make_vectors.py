@@ -153,6 +153,7 @@ TAGS: tuple[tuple[tags.Kind, tuple[Vector, ...]], ...] = (
     ("integers", (Vector("values", 9, 2**32, signed=True),)),
     ("marks", (Vector("union", 9, 2),)),
     ("marks", (Vector("union", 9, 2**5),)),
+    ("wide", (Vector("values", 9, 2**64, signed=True),)),
 )
 
 

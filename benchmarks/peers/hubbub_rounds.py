@@ -260,10 +260,10 @@ def _compare(contest: Contest, manifest: Manifest, theta: Theta) -> tuple[float,
     parameters = manifest.protocol_parameters
     match manifest.strategy:
         case "sum":
-            total, unit = contest.add_up(), parameters.signed_fixed_point.unit
+            total, unit = contest.add_up(), float(parameters.signed_fixed_point.unit)
             return float(np.abs(theta - total).max()), contest.clients * unit / 2 + _half_digit(total)
         case "secure-fedavg":
-            mean, unit = contest.add_up() / contest.clients, parameters.mean_fixed_point.unit
+            mean, unit = contest.add_up() / contest.clients, float(parameters.mean_fixed_point.unit)
             return float(np.abs(theta - mean).max()), contest.clients * unit / 2 + _half_digit(mean)
         case "shared-mask":
             return _compare_levels(contest, parameters, theta)

@@ -227,6 +227,7 @@ def plan(
         int, typer.Option(help="Show sec-union over blocks of so many neighbouring indices, too.")
     ] = 1,
     bits: Annotated[int, typer.Option(help="Bits of a coordinate's change in shared-mask, from 1 to 4.")] = 2,
+    number_bits: Annotated[int, typer.Option(help="Bits in which sum and sparse-sum add numbers, 32 or 64.")] = 32,
     rounds: Annotated[int, typer.Option(help="Rounds to plan for.")] = 1,
     wire: Annotated[
         WireMode, typer.Option(help="Wire mode; what the paper's takes is shown beside it.")
@@ -250,6 +251,7 @@ def plan(
         union_size=union_size,
         block=block,
         bits=bits,
+        number_bits=number_bits,
         rounds=rounds,
         wire=wire,
         verified=not no_tags,

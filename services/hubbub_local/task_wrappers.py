@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hubbub_trainer.learning.task import HasLayout, HasLearningRate, Learner, NamesTensors, Task, Theta
+from hubbub_trainer.learning.task import HasLayout, HasLearningRate, HasRanges, Learner, NamesTensors, Task, Theta
 
 
 class TaskWrapper:
@@ -16,6 +16,8 @@ class TaskWrapper:
             self.layout = inner.layout
         if isinstance(inner, HasLearningRate):
             self.find_learning_rate = inner.find_learning_rate
+        if isinstance(inner, HasRanges):
+            self.ranges = inner.ranges
         if isinstance(inner, NamesTensors):
             self.name_tensors = inner.name_tensors
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hubbub.ids import PartyId
-from hubbub.messages.manifest import MetricClaim
+from hubbub.messages.manifest import MetricClaim, RangeClaim
 from hubbub.messages.shares import Traffic
 from hubbub.messages.snapshots import Voucher
 from hubbub.protocol.layout import Vector
@@ -50,6 +50,8 @@ class Prepared:
     parameters: int
     initial_model_sha256: str | None
     metrics: tuple[MetricClaim, ...] = ()
+    ranges: tuple[RangeClaim, ...] | None = None
+    """None if the task declares none, or the strategy has none."""
     initial: InitialModel = InitialModel()
 
 

@@ -9,7 +9,15 @@ from pydantic import ValidationError
 
 from hubbub.errors import ConfigurationError
 from hubbub.ids import PartyId, Role
-from hubbub.messages.manifest import CohortMember, Manifest, MetricClaim, default_min_clients, describe
+from hubbub.messages.manifest import (
+    TAKES_NUMBERS,
+    CohortMember,
+    Manifest,
+    MetricClaim,
+    RangeClaim,
+    default_min_clients,
+    describe,
+)
 from hubbub.protocol.masks import recommend_rate
 from hubbub.run_options import RunOptions
 from hubbub.strategies import planner
@@ -17,7 +25,7 @@ from hubbub.strategies.base import Strategy
 from hubbub.strategies.registry import find_strategy
 from hubbub.trust.roster import PublicIdentity, Roster
 from hubbub.trust.succession import EndorsedModel, find_unendorsed, gather
-from hubbub_trainer.learning.task import HasLearningRate, Task
+from hubbub_trainer.learning.task import HasLearningRate, HasRanges, Task
 from hubbub_trainer.phases.catchup import heirs
 from hubbub_trainer.workspace import digest
 
@@ -60,6 +68,7 @@ def draw_up_manifest(
         "rho": planner.choose_rho(strategy, parameters),
         "weights": strategy.usual_weights,
         **_choose_rate(task, options, strategy),
+        **_find_ranges(task, strategy),
         **options.given(),
         "cohort": cohort,
         "aggregators": tuple(party.name for party in _choose(roster, Role.AGGREGATOR, aggregators)),
@@ -106,6 +115,14 @@ def _choose_rate(task: Task, options: RunOptions, strategy: Strategy) -> dict[st
             task.find_learning_rate(), options.rho or planner.choose_rho(strategy, task.count_parameters())
         )
     }
+
+
+def _find_ranges(task: Task, strategy: Strategy) -> dict[str, object]:
+    """Return the ranges of a task's numbers, and the largest."""
+    if strategy.name not in TAKES_NUMBERS or not isinstance(task, HasRanges):
+        return {}
+    ranges = RangeClaim.join(task.ranges)
+    return {"alpha_max": max(each.largest for each in ranges), "ranges": ranges} if ranges else {}
 
 
 def _begin_with(task: Task, seed: int, endorsed: Sequence[EndorsedModel]) -> dict[str, object]:

@@ -16,7 +16,7 @@ from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import LocalError, PeerError, RejectReason, StorageDamaged
 from hubbub.ids import PartyId, RunId
 from hubbub.machine.effects import Key
-from hubbub.messages.manifest import Manifest, MetricClaim
+from hubbub.messages.manifest import TAKES_NUMBERS, Manifest, MetricClaim, RangeClaim
 from hubbub.protocol import weights
 from hubbub.runtime.runner import Runner
 from hubbub.runtime.spool import ChunkRef, Spool
@@ -25,7 +25,7 @@ from hubbub.trust.seals import RunSeals
 from hubbub_trainer.events import GroupAgreed, HeldModel, InitialModel, Prepared
 from hubbub_trainer.fingerprint import Fingerprint, tensor_sizes
 from hubbub_trainer.learning.source import digest_source
-from hubbub_trainer.learning.task import Learner, Task
+from hubbub_trainer.learning.task import HasRanges, Learner, Task
 from hubbub_trainer.ledger import Ledger, explain_refusal
 from hubbub_trainer.phases.admission import Admission
 from hubbub_trainer.run_secrets import RunSecrets
@@ -194,10 +194,12 @@ class RunContext:
                 self.space = self._make_workspace(task)
         if manifest.weights == "samples":
             self._fix_samples(task)
+        takes_ranges = manifest.strategy in TAKES_NUMBERS
         prepared = Prepared(
             parameters=parameters,
             initial_model_sha256=found,
             metrics=tuple(MetricClaim.of(metric) for metric in task.metrics),
+            ranges=RangeClaim.join(task.ranges) if takes_ranges and isinstance(task, HasRanges) else None,
         )
         fits = found in {None, manifest.initial_model_sha256}
         return replace(prepared, initial=self.claim_model()) if fits else prepared

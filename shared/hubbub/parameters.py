@@ -8,7 +8,12 @@ from hubbub.ids import AlphaRule, Feedback, WireMode
 from hubbub.protocol import masks, signs, unions
 from hubbub.protocol.aggregate import FactorBounds
 from hubbub.protocol.compression import count_kept
-from hubbub.protocol.fixed_point import FixedPoint, SignedFixedPoint
+from hubbub.protocol.fixed_point import (
+    LONG_MODULUS_BITS,
+    MAX_MODULUS_BITS,
+    FixedPoint,
+    SignedFixedPoint,
+)
 from hubbub.protocol.sharing import check_servers
 from hubbub.protocol.unions import check_q
 
@@ -33,7 +38,9 @@ class Parameters:
     together; if it is above 1, every client sends a sign for every index of V. `kappa`, `first_factor_bound` and
     `factor_floor` bound the mean factor of a round, and so how far its members can move the model. With
     `verified`, clients send tags, with which they verify sums. `bits` is for shared-mask alone: a client gives the
-    change of a coordinate in so many bits.
+    change of a coordinate in so many bits. `number_bits`, 32 or 64, is for numbers that are added as they are.
+    `ranges` are for these, too: a count of numbers and their largest magnitude, then the same of the next ones,
+    and so on. Without ranges it is alpha_max for all.
     """
 
     model_size: int
@@ -52,6 +59,8 @@ class Parameters:
     factor_floor: float = FACTOR_FLOOR
     verified: bool = True
     bits: int = masks.DEFAULT_BITS
+    number_bits: int = 32
+    ranges: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         if self.model_size < 1:
@@ -61,6 +70,10 @@ class Parameters:
                 f"{self.clients} clients: at least {MIN_CLIENTS} are needed; the sum over one hides nothing"
             )
         check_servers(self.servers)
+        if self.number_bits not in (MAX_MODULUS_BITS, LONG_MODULUS_BITS):
+            raise ConfigurationError(
+                f"number_bits is {self.number_bits}; choose {MAX_MODULUS_BITS} or {LONG_MODULUS_BITS}"
+            )
         if not math.isfinite(self.clients * self.alpha_max) or self.clients * self.alpha_max > LARGEST_FLOAT32:
             raise ConfigurationError(
                 f"{self.clients} factors of up to {self.alpha_max} overflow a 32-bit float; lower alpha_max"
@@ -69,11 +82,20 @@ class Parameters:
         masks.check_bits(self.bits)
         # Each refuses what it cannot represent: k = 0, a ring above 2^32, factors whose sum overflows, no bounds.
         _ = self.kept, self.signs_modulus, self.levels_modulus, self.fixed_point, self.factor_bounds
+        _ = self.range_fixed_point
+        self._check_ranges()
         unions.check_block(self.block, self.kept)
         if self.block > 1 and self.feedback == "paper":
             raise ConfigurationError(
                 "with blocks nothing is said outside of V, so that feedback = paper means nothing: choose lost"
             )
+
+    def _check_ranges(self) -> None:
+        given = sum(count for count, _ in self.ranges)
+        if self.ranges and given != self.model_size:
+            raise ConfigurationError(f"the ranges are of {given} numbers, and there are {self.model_size}")
+        if any(largest > self.alpha_max for _, largest in self.ranges):
+            raise ConfigurationError(f"a range is above alpha_max, which is {self.alpha_max:g}")
 
     @property
     def kept(self) -> int:
@@ -137,5 +159,11 @@ class Parameters:
 
     @property
     def signed_fixed_point(self) -> SignedFixedPoint:
-        """The fixed point for numbers of either sign, up to alpha_max; sums of numbers use it."""
-        return SignedFixedPoint.for_cohort(self.clients, self.alpha_max, self.factor_bits)
+        """The fixed point for numbers of either sign, each up to its range; sums of numbers use it."""
+        return self.range_fixed_point.repeat([count for count, _ in self.ranges])
+
+    @property
+    def range_fixed_point(self) -> SignedFixedPoint:
+        """The same, with one value for each of `ranges`: it takes no memory for each number."""
+        largest = [largest for _, largest in self.ranges] or self.alpha_max
+        return SignedFixedPoint.for_cohort(self.clients, largest, self.number_bits)

@@ -96,6 +96,10 @@ class RunOptions:
             help="Bits of a coordinate's change in shared-mask; 1 is cheaper and shows clients more.",
         ),
     ] = 2
+    number_bits: Annotated[
+        int,
+        Option(min=32, max=64, help="Bits in which sum and sparse-sum add numbers: 32, or 64 for finer units."),
+    ] = 32
     alpha_rule: Annotated[
         AlphaRule,
         Option(

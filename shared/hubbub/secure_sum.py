@@ -12,6 +12,14 @@ Example with three clinics and two servers; the caller carries the shares from c
     >>> dealt[0][1], totals[0]
     (Share(<secret>, n=4, server 2, of 1 client), Share(<secret>, n=4, server 1, of 3 clients))
 
+Entries of different sizes take a range each, and `error` bounds how far each entry of the sum may be off. Here are
+a number of patients, the sum of their years of birth, and the sum of these squared. With the range of the third
+for all, in 32 bits, all numbers would be multiples of 2,048; such parameters are refused.
+
+    >>> ask = SecureSum(clients=3, servers=2, length=3, largest=[1e4, 1e8, 1e12], modulus_bits=64)
+    >>> ask.error < [1e-11, 1e-7, 1e-3]
+    array([ True,  True,  True])
+
 Any S - 1 servers together learn nothing of a vector; all S can read it. This requires that shares travel over
 secure channels, that servers add each client once and over one agreed set of clients, and that only those who may
 know the sum get the totals. The services ensure all that (`hubbub.strategies.sums`); here it is up to the caller.
@@ -32,8 +40,8 @@ from numpy.typing import ArrayLike, NDArray
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import ConfigurationError, DataError, FalseSum
 from hubbub.protocol import sharing
-from hubbub.protocol.fixed_point import MAX_MODULUS_BITS, SignedFixedPoint
-from hubbub.protocol.ring import RandomStream, Residues
+from hubbub.protocol.fixed_point import LONG_MODULUS_BITS, MAX_MODULUS_BITS, SignedFixedPoint
+from hubbub.protocol.ring import RandomStream, Residues, residue_type
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,17 +63,24 @@ class Share:
 class SecureSum:
     """Parameters that clients and servers agree on beforehand, and the three steps that follow from them.
 
-    `largest` bounds the magnitude of every entry of a client's vector. Entries are rounded to multiples of `unit`,
-    the finest in which the sum of all `clients` fits `modulus_bits`, and these are added exactly.
+    `largest` bounds the magnitude of every entry of a client's vector; give one bound for all, or one for each.
+    Entries are rounded to multiples of their `unit`, the finest in which the sum of all `clients` fits
+    `modulus_bits` (2 to 32, or 64), and these are added exactly.
+
+    No entry of a sum is further off than its `error`. If that is above `tolerance`, or one of its entries, the
+    parameters are refused. Without a tolerance they are refused unless whole numbers are added exactly.
     """
 
     clients: int
     servers: int
     length: int
-    largest: float
+    largest: float | Sequence[float]
     modulus_bits: int = MAX_MODULUS_BITS
+    tolerance: float | Sequence[float] | None = None
+    """The most by which an entry of the sum may be off; None if all numbers are whole."""
     indices: tuple[int, ...] | None = None
     """The entries that are shared, ascending; None for all."""
+    _numbers: SignedFixedPoint = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         sharing.check_servers(self.servers)
@@ -74,16 +89,26 @@ class SecureSum:
         inside = self.indices is None or all(0 <= index < self.length for index in self.indices)
         if not inside or (self.indices is not None and sorted(set(self.indices)) != list(self.indices)):
             raise ConfigurationError(f"the indices must ascend and lie between 0 and {self.length - 1}")
-        _ = self._numbers  # Refuses a range that cannot be added in so many bits.
+        # Tuples, so that equal parameters are equal.
+        object.__setattr__(self, "largest", self._read(self.largest))
+        object.__setattr__(self, "_numbers", self._fit(self.modulus_bits))
+        if self.tolerance is not None:
+            object.__setattr__(self, "tolerance", self._read(self.tolerance))
+        self._check_precision()
 
     @property
-    def _numbers(self) -> SignedFixedPoint:
-        return SignedFixedPoint.for_cohort(self.clients, self.largest, self.modulus_bits)
+    def unit(self) -> NDArray[np.float64]:
+        """For each entry, the step between two representable numbers; a power of two."""
+        return np.broadcast_to(self._numbers.unit, self.length)
 
     @property
-    def unit(self) -> float:
-        """The step between two representable numbers; a power of two."""
-        return self._numbers.unit
+    def error(self) -> NDArray[np.float64]:
+        """For each entry, a bound on the difference between the opened sum and the sum of the clients' numbers.
+
+        It covers each client's rounding, half a unit (a whole one if the range ends between two units), and the
+        rounding of a sum of more than 53 bits to a double.
+        """
+        return np.broadcast_to(self._numbers.error, self.length)
 
     def restricted_to(self, indices: Sequence[int] | NDArray[np.int64]) -> SecureSum:
         """Return the same sum over these entries alone; all others must be zero, and are zero in the sum."""
@@ -94,7 +119,7 @@ class SecureSum:
 
         The stream must be secret and fresh; without one, randomness comes from the operating system.
         """
-        numbers = self._numbers
+        numbers = self._shared_numbers
         units = numbers.to_units(self._pick(self._check(values)))
         source = AesCtrStream.from_os() if stream is None else stream
         shares = sharing.split(numbers.to_ring(units), numbers.modulus, self.servers, source)
@@ -109,7 +134,7 @@ class SecureSum:
         clients = sum(share.clients for share in shares)
         if clients > self.clients:
             raise DataError(f"these are shares of {clients} clients where {self.clients} were agreed on")
-        total = np.zeros(self._shared, dtype=np.uint32)
+        total = np.zeros(self._shared, dtype=residue_type(self._numbers.modulus))
         for share in shares:
             self._check_share(share)
             sharing.accumulate(total, share.residues, self._numbers.modulus)
@@ -127,7 +152,7 @@ class SecureSum:
             raise DataError("the servers have added different numbers of clients: they must agree on whom to add")
         for total in totals:
             self._check_share(total)
-        numbers = self._numbers
+        numbers = self._shared_numbers
         sums = numbers.from_ring(sharing.recombine([total.residues for total in totals], numbers.modulus))
         if not numbers.are_sums_possible(sums, totals[0].clients):
             raise FalseSum
@@ -139,6 +164,52 @@ class SecureSum:
     def _shared(self) -> int:
         return self.length if self.indices is None else len(self.indices)
 
+    @property
+    def _shared_numbers(self) -> SignedFixedPoint:
+        return self._numbers if self.indices is None else self._numbers.at(np.array(self.indices, np.int64))
+
+    def _fit(self, modulus_bits: int) -> SignedFixedPoint:
+        return SignedFixedPoint.for_cohort(self.clients, self.largest, modulus_bits)
+
+    def _read(self, bounds: ArrayLike) -> float | tuple[float, ...]:
+        """Return one bound for all entries, or a tuple of one for each."""
+        read = np.asarray(bounds, dtype=np.float64)
+        if read.shape not in {(), (self.length,)}:
+            raise ConfigurationError(f"give one bound for all entries or {self.length}, one for each")
+        return tuple(read.tolist()) if read.ndim else float(read)
+
+    def _find_coarse(self, numbers: SignedFixedPoint) -> NDArray[np.int64]:
+        """Return the entries whose sum may be further off than is wanted."""
+        coarse = ~numbers.adds_whole_numbers
+        if self.tolerance is not None:
+            coarse = ~(numbers.error <= np.asarray(self.tolerance))
+        return np.flatnonzero(np.broadcast_to(coarse, self.length))
+
+    def _check_precision(self) -> None:
+        """Raise `ConfigurationError` if fixed point cannot give the wanted precision; say what can."""
+        coarse = self._find_coarse(self._numbers)
+        if not coarse.size:
+            return
+        first = int(coarse[0])
+        largest, tolerance = (
+            float(np.broadcast_to(each, self.length)[first])
+            for each in (self.largest, np.nan if self.tolerance is None else self.tolerance)
+        )
+        if self.tolerance is not None and not tolerance > 0:
+            raise ConfigurationError(f"the tolerance of entry {first} is {tolerance:g}; choose a number above 0")
+        wanted, unit = f"{tolerance:g} is wanted", tolerance / self.clients
+        if self.tolerance is None:
+            wanted, unit = "whole numbers are to be added exactly", 1.0
+        limit = self._numbers.limit_for(unit)
+        each = ", a range for each entry" if isinstance(self.largest, float) and self.length > 1 else ""
+        longer = "" if self._find_coarse(self._fit(LONG_MODULUS_BITS)).size else ", modulus_bits=64"
+        raise ConfigurationError(
+            f"{coarse.size} of {self.length} entries lose precision: numbers up to {largest:g} are rounded to "
+            f"multiples of {self.unit[first]:g}, so that the sum of entry {first} may be off by "
+            f"{self.error[first]:g} where {wanted}. Choose a largest of at most {limit:.17g} there{each}{longer}, "
+            f"or a tolerance of {self.error[first]:.17g}"
+        )
+
     def _check(self, values: ArrayLike) -> NDArray[np.float64]:
         """Raise `DataError` for a vector that would be added wrongly; the message counts entries, shows none."""
         vector = np.asarray(values, dtype=np.float64)
@@ -146,9 +217,11 @@ class SecureSum:
             raise DataError(f"the vector has shape {vector.shape} where {self.length} entries were agreed on")
         outside = int(np.count_nonzero(self._numbers.outside(vector)))
         if outside:
+            bounds = "in their ranges"
+            if isinstance(self.largest, float):
+                bounds = f"between -{self.largest} and {self.largest}"
             raise DataError(
-                f"{outside} of {self.length} entries are not between -{self.largest} and {self.largest}: agree on "
-                "a larger range, or clip them"
+                f"{outside} of {self.length} entries are not {bounds}: agree on a larger range, or clip them"
             )
         if np.count_nonzero(vector) > np.count_nonzero(self._pick(vector)):
             raise DataError("an entry outside of the declared indices is not zero, and would be lost")

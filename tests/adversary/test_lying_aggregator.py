@@ -54,11 +54,13 @@ class Case:
     wire: str
     q: int = 1
     block: int = 1
+    number_bits: int = 32
 
     @property
     def parameters(self) -> Parameters:
         plain = setting(clients=3, q=self.q)
-        return replace(plain, wire=self.wire, block=self.block)  # type: ignore[arg-type]  # A literal, as text.
+        plain = replace(plain, block=self.block, number_bits=self.number_bits)
+        return replace(plain, wire=self.wire)  # type: ignore[arg-type]  # A literal, as text.
 
     @property
     def phases(self) -> tuple[str, ...]:
@@ -66,22 +68,24 @@ class Case:
         return tuple(phase.name for phase in find_strategy(self.strategy).phases if phase.tagged)
 
     def __str__(self) -> str:
-        return f"{self.strategy}-{self.wire}-q{self.q}-b{self.block}"
+        return f"{self.strategy}-{self.wire}-q{self.q}-b{self.block}-{self.number_bits}"
 
 
 CASES = [
-    Case(strategy, wire, q, block)
+    Case(strategy, wire, q, block, number_bits)
     for wire in ("paper", "compact")
-    for strategy, q, block in [
-        ("no-union", 1, 1),
-        ("sec-union", 1, 1),
-        ("sec-union", 3, 1),
-        ("sec-union", 32, 1),
-        ("sec-union", 2, 7),
-        ("partial-sec-union", 1, 1),
-        ("plaintext-union", 1, 1),
-        ("sum", 1, 1),
-        ("sparse-sum", 1, 1),
+    for strategy, q, block, number_bits in [
+        ("no-union", 1, 1, 32),
+        ("sec-union", 1, 1, 32),
+        ("sec-union", 3, 1, 32),
+        ("sec-union", 32, 1, 32),
+        ("sec-union", 2, 7, 32),
+        ("partial-sec-union", 1, 1, 32),
+        ("plaintext-union", 1, 1, 32),
+        ("sum", 1, 1, 32),
+        ("sparse-sum", 1, 1, 32),
+        ("sum", 1, 1, 64),
+        ("sparse-sum", 1, 1, 64),
     ]
 ]
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
@@ -213,6 +217,8 @@ _SHIFTS = (
     _by(lambda _: 1),
     _by(lambda _: -1),
     _by(lambda _: 2**31),
+    _by(lambda _: 2**32),
+    _by(lambda _: 5 * 2**32),
     _by(lambda size: size // 2),
     _by(lambda size: size // 3 + 1),
     _at_random,
@@ -403,6 +409,22 @@ async def test_a_false_sum_ends_the_run_and_is_no_void_round(tmp_path: Path, wir
         assert scene.refused_by(failures[0].sender) == {RejectReason.FALSE_SUM: 1}
         assert scene.digests() == dict.fromkeys(EVERYBODY, manifest.initial_model_sha256)
         assert_model_is_used_up(scene, tmp_path)
+
+
+@pytest.mark.parametrize("wire", ["paper", "compact"])
+@pytest.mark.parametrize("verified", [True, False])
+async def test_a_long_word_that_is_shifted_by_many_units_ends_the_run(
+    tmp_path: Path, wire: str, *, verified: bool
+) -> None:
+    """By 5·2^32, which is within what numbers can have. Without the rule the sum is taken."""
+    manifest = draw_up(strategy="sum", number_bits=64, wire=wire, rounds=1, verified=verified)
+    liars = dict.fromkeys((FIRST, SECOND), lambda scene: lie(scene, "values", move(0, 0, 5 * 2**32)))
+    async with corrupt_federation(manifest, tmp_path, liars) as scene:
+        state, run = await scene.run()
+
+        assert (state, run.void) == (runs.State.FAILED if verified else runs.State.COMPLETED, 0)
+        refused = [scene.refused_by(client) for client in EVERYBODY]
+        assert ({RejectReason.FALSE_SUM: 1} in refused) is verified
 
 
 @pytest.mark.parametrize("wire", ["paper", "compact"])

@@ -63,6 +63,8 @@ def test_all_ways_to_add_up_statistics_agree_and_are_printed_side_by_side() -> N
     assert figures.keys() == {"plain", "library", "service, dense", "service, sparse"}
     # From 400 to 440 patients in each of five hospitals.
     assert all(row[0] == "2100" and row == figures["plain"] for row in figures.values())
+    # Of 100 years of birth, each as likely as the others.
+    assert float(figures["plain"][2]) == pytest.approx((100**2 - 1) / 12, rel=0.05)
     assert "All four are equal, number by number." in printed
 
 

@@ -1,25 +1,30 @@
 """Sums of numbers through the whole federation in one process: what comes out, what stays, when clients leave."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from hubbub.errors import ConfigurationError
 from hubbub.ids import PartyId
 from hubbub.messages.manifest import Manifest
+from hubbub.run_options import RunOptions
 from hubbub.runtime.runner import Transition
 from hubbub.strategies.base import Theta
 from hubbub_coordinator import accounts
 from hubbub_coordinator.events import DeadlinePassed, ReceiptArrived
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
-from hubbub_local.federation import start_federation
+from hubbub_local.federation import make_parties, start_federation
+from hubbub_trainer.planning import draw_up_manifest
 from hubbub_trainer.saved_model import read_kept_model
 from hubbub_trainer.workspace import digest
 from support.builders import make_manifest
 from support.held_transport import Hold, connect_held
-from support.numbers_task import NumbersTask
+from support.numbers_task import NumbersTask, RangedTask
 from support.parties import parties_of
 
 N = 300
@@ -57,10 +62,11 @@ def notes_of(folder: Path, manifest: Manifest, client: PartyId) -> dict[str, obj
 
 
 @pytest.mark.parametrize("strategy", ["sum", "sparse-sum"])
+@pytest.mark.parametrize(("number_bits", "wire"), [(32, "paper"), (64, "paper"), (64, "compact")])
 async def test_everybody_ends_with_the_sum_and_only_a_client_itself_knows_what_was_clipped(
-    tmp_path: Path, strategy: str
+    tmp_path: Path, strategy: str, number_bits: int, wire: str
 ) -> None:
-    manifest = draw_up(strategy, rounds=1)
+    manifest = draw_up(strategy, rounds=1, number_bits=number_bits, wire=wire)
     async with start_federation(
         manifest, parties=parties_of(manifest), folder=tmp_path, load_task=lambda _: TASK, demo_seed=None
     ) as federation:
@@ -81,6 +87,74 @@ async def test_everybody_ends_with_the_sum_and_only_a_client_itself_knows_what_w
     for other in (manifest.coordinator, *manifest.aggregators, *manifest.clients[:2]):
         for path in (tmp_path / other).rglob("*.*"):
             assert b"changed" not in path.read_bytes(), path
+
+
+YEARS = [np.random.default_rng(clinic).integers(1930, 2020, 300 + clinic) for clinic in range(3)]
+"""Years of birth: their mean is large, and their variance small beside it."""
+BASE = 2.0**16
+
+
+def split_moments(years: NDArray[np.int64]) -> Theta:
+    """Count, sum and sum of squares; the last two in high and low digits, because a model has 24 binary digits."""
+    moments = np.array([years.size, years.sum(), (years**2).sum()], np.float64)
+    return np.concatenate([moments[:1], *divmod(moments[1:], BASE)]).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "number_bits", "ranges"),
+    [
+        ("sum", 32, (1e4, 2.0**24, 2.0**24, BASE, BASE)),
+        ("sparse-sum", 32, (1e4, 2.0**24, 2.0**24, BASE, BASE)),
+        ("sparse-sum", 64, (2.0**40,) * 5),
+    ],
+)
+async def test_a_variance_beside_a_large_mean_comes_out_right(
+    tmp_path: Path, strategy: str, number_bits: int, ranges: tuple[float, ...]
+) -> None:
+    task, parties = (
+        RangedTask([split_moments(years) for years in YEARS], ranges=ranges),
+        make_parties(clients=3, servers=2),
+    )
+    options = RunOptions(strategy=strategy, rho=1.0, number_bits=number_bits, local_steps=1, rounds=1, seed=0)
+    manifest = draw_up_manifest(task, options, roster=parties.roster)
+    async with start_federation(
+        manifest, parties=parties, folder=tmp_path, load_task=lambda _: task, demo_seed=None
+    ) as federation:
+        state, run = await federation.run(manifest)
+
+    assert state is runs.State.COMPLETED, run.reason
+    assert [each.largest for each in manifest.ranges for _ in range(each.count)] == [*ranges]
+    model = read_kept_model(tmp_path / manifest.clients[0] / "runs" / manifest.run_id).theta.astype(np.float64)
+    patients, total, squares = model[0], *(model[1:3] * BASE + model[3:])
+    assert squares / patients - (total / patients) ** 2 == pytest.approx(np.concatenate(YEARS).var(), rel=1e-9)
+
+
+def test_a_range_that_would_round_whole_numbers_makes_no_manifest_unless_words_are_long() -> None:
+    task, parties = RangedTask(TASK.inputs, ranges=(2.0**40,) * N), make_parties(clients=3, servers=2)
+    long = RunOptions(strategy="sum", number_bits=64)
+
+    with pytest.raises(ConfigurationError, match=r"sums of whole numbers are not exact: .* or number_bits = 64"):
+        draw_up_manifest(task, replace(long, number_bits=32), roster=parties.roster)
+    with pytest.raises(ConfigurationError, match="a range is above alpha_max"):
+        draw_up_manifest(task, replace(long, alpha_max=2.0**39), roster=parties.roster)
+    with pytest.raises(ConfigurationError, match="these are no ranges: largest: "):
+        draw_up_manifest(replace(task, ranges=(0.0,) * N), long, roster=parties.roster)
+    assert draw_up_manifest(task, long, roster=parties.roster).number_bits == 64
+    assert not draw_up_manifest(task, RunOptions(strategy="secure-fedavg"), roster=parties.roster).ranges
+
+
+@pytest.mark.parametrize("ranges", [(1_000.0,) * N, (1.0,) * N])
+async def test_a_trainer_whose_task_has_other_ranges_joins_no_run(
+    tmp_path: Path, ranges: tuple[float, ...]
+) -> None:
+    """Its numbers would be cut off, or be expected to be."""
+    manifest, task = draw_up("sum", rounds=1), RangedTask(TASK.inputs, ranges=ranges)
+    async with start_federation(
+        manifest, parties=parties_of(manifest), folder=tmp_path, load_task=lambda _: task, demo_seed=None
+    ) as federation:
+        state, run = await federation.run(manifest)
+
+    assert (state, "protocol-task" in run.reason) == (runs.State.FAILED, True)
 
 
 async def test_a_client_says_its_numbers_no_second_time_after_a_union_without_a_sum(tmp_path: Path) -> None:

@@ -42,3 +42,10 @@ class NumbersTask:
     def learner(self, *, index: int, clients: int, seed: int) -> NumbersLearner:
         del clients, seed
         return NumbersLearner(self.inputs[index])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RangedTask(NumbersTask):
+    """Numbers with ranges of their own."""
+
+    ranges: Sequence[float]

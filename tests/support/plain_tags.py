@@ -46,6 +46,11 @@ def tag_marks(xs: Sequence[int], m: int, table: Table) -> list[int]:
     return [lane % m for lane in lanes]
 
 
+def tag_wide(xs: Sequence[int], table: Table) -> list[int]:
+    """For each of 84 lanes the sum of the integers whose coefficient has that bit, mod 2^64."""
+    return [lane % 2**64 for lane in tag_marks(xs, 2**64, table)[:84]]
+
+
 def signed(x: int, m: int) -> int:
     """A residue as an integer, of which the upper half is negative."""
     return x if 2 * x < m else x - m

@@ -127,7 +127,8 @@ def fit_tags(phase: str, vectors: Sequence[Vector], values: Sequence[Residues]) 
     *own, last = vectors
     if last.name != tags.NAME:
         return ()
-    kind: tags.Kind = "integers" if last.length == tags.LANES else "marks"
+    kinds: dict[int, tags.Kind] = {tags.LANES: "integers", tags.WIDE_LANES: "wide", tags.MARK_LANES: "marks"}
+    kind = kinds[last.length]
     return (tags.compute(kind, own, values, partial(coefficients, phase)),)
 
 

@@ -160,7 +160,7 @@ def check_transcript(recorded: dict[str, Any]) -> None:
         assert plain_group.transcript(key, parts, phase) == digest
 
 
-@pytest.mark.parametrize("number", range(1, 6))
+@pytest.mark.parametrize("number", range(1, 7))
 def test_tags(number: int) -> None:
     """The second implementation reads the residues as integers by itself."""
     case = json.loads((FOLDER / "tags_0.json").read_text())["cases"][number - 1]
@@ -169,6 +169,8 @@ def test_tags(number: int) -> None:
 
     if case["kind"] == "marks":
         expected = plain_tags.tag_marks(vectors[0]["residues"], vectors[0]["m"], tables["union"])
+    elif case["kind"] == "wide":
+        expected = plain_tags.tag_wide(vectors[0]["residues"], tables["values"])
     else:
         integers = {
             v["name"]: [plain_tags.signed(x, v["m"]) if v["signed"] else x for x in v["residues"]] for v in vectors

@@ -177,6 +177,15 @@ class NamesTensors(Protocol):
         """Return the whole model."""
 
 
+@runtime_checkable
+class HasRanges(Protocol):
+    """A task whose numbers are added as they are, by `sum` or `sparse-sum`, and have ranges of their own."""
+
+    @property
+    def ranges(self) -> Sequence[float]:
+        """The largest magnitude of each number, for manifests that are drawn up for this task."""
+
+
 class Task(Protocol):
     """A model, its data, its optimiser and its loss, under a name that a manifest can carry."""
 

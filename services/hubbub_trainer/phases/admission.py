@@ -204,6 +204,8 @@ def pledge(data: Admission, event: Prepared) -> Step[State, Admission]:
         )
     if data.manifest.is_scored and event.metrics != data.manifest.metrics:
         return _refuse(data, Code.PROTOCOL_TASK, "the task has other metrics here than the manifest says")
+    if event.ranges not in {None, data.manifest.ranges}:
+        return _refuse(data, Code.PROTOCOL_TASK, "the task has other ranges here than the manifest says")
     if event.initial_model_sha256 is None:
         if not heirs(data.manifest) - {data.me}:
             return _refuse(

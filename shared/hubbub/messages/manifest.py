@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import asdict
 from functools import lru_cache
+from itertools import groupby
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, ValidationError, model_validator
@@ -21,12 +22,14 @@ from hubbub.errors import ConfigurationError
 from hubbub.ids import PARTY_ID_PATTERN, RUN_ID_PATTERN, AlphaRule, Feedback, PartyId, RunId, Weights, WireMode
 from hubbub.messages.envelope import Claim, WireMark
 from hubbub.parameters import FACTOR_FLOOR, FIRST_FACTOR_BOUND, KAPPA, Parameters
+from hubbub.protocol.fixed_point import MAX_MODULUS_BITS
 from hubbub.protocol.layout import MIN_CHUNK_BYTES
 from hubbub.protocol.masks import DEFAULT_BITS
 from hubbub.protocol.metrics import Metric, MetricKind, ScoreSheet, ScoreWeights, check_metrics
 
 Name = Annotated[PartyId, StringConstraints(pattern=PARTY_ID_PATTERN), WireMark.PARTY]
 ScoreMode = Literal["sum", "none"]
+NumberBits = Literal[32, 64]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$"), WireMark.HEX]
 Signature = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{128}$"), WireMark.HEX]
 RunName = Annotated[RunId, StringConstraints(pattern=RUN_ID_PATTERN)]
@@ -42,8 +45,8 @@ TAKES_BLOCKS = "sec-union"
 """The one strategy whose union can be over blocks."""
 TAKES_BITS = "shared-mask"
 """The one strategy that sends levels."""
-UNWEIGHTED = ("sum", "sparse-sum")
-"""Strategies that add the clients' numbers as they are."""
+TAKES_NUMBERS = ("sum", "sparse-sum")
+"""The strategies that add numbers as they are."""
 
 CHUNK_BYTES = 1 << 20
 MAX_CHUNK_BYTES = 8 << 20
@@ -51,6 +54,7 @@ MAX_CHUNK_BYTES = 8 << 20
 MAX_CHUNKS = 1 << 16
 """Most chunks of a vector; every party plans them in memory."""
 MAX_COHORT = 4096
+MAX_RANGES = 4096
 MAX_COMPLAINTS = 5
 MAX_METRICS = 16
 MAX_EXAMPLES = 1_000_000
@@ -131,6 +135,22 @@ class MetricClaim(Claim):
         return cls(**asdict(metric))
 
 
+class RangeClaim(Claim):
+    """The largest magnitude of some neighbouring numbers of a sum."""
+
+    count: Count
+    largest: Positive
+
+    @classmethod
+    def join(cls, ranges: Iterable[float]) -> tuple[Self, ...]:
+        """Declare the ranges of single numbers; equal neighbours make one claim."""
+        runs = groupby(map(float, ranges))
+        try:
+            return tuple(cls(count=len(list(equal)), largest=largest) for largest, equal in runs)
+        except ValidationError as error:
+            raise ConfigurationError(f"these are no ranges: {describe(error)}") from None
+
+
 class Manifest(Claim):
     """A run, in full. Field order does not matter; the canonical form sorts by name."""
 
@@ -149,6 +169,12 @@ class Manifest(Claim):
     """Neighbouring indices that sec-union chooses together; above 1, every client sends signs for all of V."""
     bits: Annotated[int, Field(exclude_if=lambda value: value == DEFAULT_BITS)] = DEFAULT_BITS
     """Bits in which shared-mask gives the change of a coordinate."""
+    number_bits: Annotated[NumberBits, Field(exclude_if=lambda value: value == MAX_MODULUS_BITS)] = 32
+    """Bits of the ring in which sum and sparse-sum add numbers."""
+    ranges: Annotated[
+        tuple[RangeClaim, ...], Field(max_length=MAX_RANGES, exclude_if=lambda value: not value)
+    ] = ()
+    """Ranges of the numbers of sum and sparse-sum, in order, if they are not alpha_max for all."""
     kappa: float = KAPPA
     """A round's mean factor is clamped at this many times the lower median of those of the rounds before it."""
     first_factor_bound: float = FIRST_FACTOR_BOUND
@@ -226,9 +252,27 @@ class Manifest(Claim):
             )
         if self.bits != DEFAULT_BITS and self.strategy != TAKES_BITS:
             raise ValueError(f"bits are for {TAKES_BITS} alone: leave bits out, or choose that strategy")
-        if self.weights != "equal" and self.strategy in UNWEIGHTED:
+        if self.weights != "equal" and self.strategy in TAKES_NUMBERS:
             raise ValueError(
                 f"{self.strategy} adds numbers as they are: leave weights out, or choose a strategy that trains"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _numbers_hold(self) -> Self:
+        if self.strategy not in TAKES_NUMBERS:
+            if self.number_bits > MAX_MODULUS_BITS or self.ranges:
+                raise ValueError(
+                    f"number_bits and ranges are for {' and '.join(TAKES_NUMBERS)} alone: leave them out, or "
+                    "choose one of these strategies"
+                )
+            return self
+        numbers = self.protocol_parameters.range_fixed_point
+        if not numbers.adds_whole_numbers.all():
+            raise ValueError(
+                f"with numbers up to {numbers.largest.max():g} and number_bits = {self.number_bits}, sums of "
+                f"whole numbers are not exact: choose alpha_max and ranges of at most "
+                f"{numbers.limit_for(1.0):.17g}, or number_bits = 64"
             )
         return self
 
@@ -251,7 +295,7 @@ class Manifest(Claim):
 
     @model_validator(mode="after")
     def _chunks_are_few(self) -> Self:
-        widest = self.parameters * 4 // self.chunk_bytes
+        widest = self.parameters * self.number_bits // 8 // self.chunk_bytes
         if widest > MAX_CHUNKS:
             raise ValueError(f"{self.parameters} parameters make {widest} chunks; raise chunk_bytes")
         return self
@@ -276,6 +320,8 @@ class Manifest(Claim):
             wire=self.wire,
             verified=self.verified,
             bits=self.bits,
+            number_bits=self.number_bits,
+            ranges=tuple((each.count, each.largest) for each in self.ranges),
         )
 
     @property

@@ -80,7 +80,7 @@ def sec_union_bits(parameters: int, q: int, heads: Headcount, wire: WireMode = "
 
 
 def tags_bits(kind: tags.Kind, q: int, heads: Headcount, wire: WireMode = "paper") -> int:
-    """Tags of one phase: 2·S·C·3·64 for integers, 2·S·C·128·q for marks."""
+    """Tags of one phase: 2·S·C·3·64 for integers, 2·S·C·84·64 for wide ones, 2·S·C·128·q for marks."""
     vector = tags.describe_for(kind, q)
     return secure_sum_bits(vector.length, vector.modulus, heads, wire)
 

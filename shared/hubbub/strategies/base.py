@@ -91,6 +91,10 @@ class Phase:
     tagged: Kind | None = None
     """Kind of the tags that verify its sums; None for none, which a phase that gathers must have."""
 
+    def tags_in(self, parameters: Parameters) -> Kind | None:
+        """Return the kind of tags in a run, or None if it has none."""
+        return self.tagged if parameters.verified else None
+
     def aggregators(self, named: Sequence[T]) -> tuple[T, ...]:
         """Return those of the manifest's aggregators that take part, in order."""
         return tuple(named)

@@ -59,6 +59,7 @@ class Question:
     wire: WireMode = "compact"
     block: int = 1
     bits: int = masks.DEFAULT_BITS
+    number_bits: int = 32
     verified: bool = True
 
     def __post_init__(self) -> None:
@@ -86,6 +87,7 @@ class Question:
             wire=self.wire,
             block=self.block,
             bits=self.bits,
+            number_bits=self.number_bits,
             verified=self.verified,
         )
 

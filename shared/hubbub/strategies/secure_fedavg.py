@@ -82,7 +82,7 @@ class SecureFedAvgRound(ClientRound):
     def plausible(self, phase: str, release: Release, members: int) -> bool:
         """Say whether weights of at most 1 together can have these sums; every member may have rounded up."""
         del phase
-        return int(np.abs(self._decode(release)).max()) <= self._numbers.largest_units + members
+        return int(np.abs(self._decode(release)).max()) <= int(self._numbers.largest_units) + members
 
     def absorb(self, phase: str, release: Release, members: int) -> None:
         """Store the sum."""
@@ -95,7 +95,7 @@ class SecureFedAvgRound(ClientRound):
     def conclude(self, *, took_part: bool) -> Conclusion:
         """Apply U. What a member sent leaves its accumulator, also if the step was scaled down."""
         total = require(self._total)
-        mean = math.ldexp(root_mean_square(total), -self._numbers.fraction_bits)
+        mean = math.ldexp(root_mean_square(total), -int(self._numbers.fraction_bits))
         clamped = self._parameters.factor_bounds.clamp(mean, self._history)
         step = self._numbers.to_reals(total)
         step *= clamped.scale

@@ -5,9 +5,10 @@ histogram. A round releases their sum, which replaces the model; nothing is comp
 `sum` adds all N numbers. `sparse-sum` first agrees on V, the indices where any client has a non-zero number, and
 adds the numbers on V alone.
 
-Numbers are fixed point mod 2^λ (`hubbub.protocol.fixed_point`), from -alpha_max to alpha_max, and what was sent
-is added exactly. The model holds the sum as the nearest 32-bit float, which has 24 binary digits: every whole
-number up to 16,777,216. For more digits, put the high and the low ones of a number at two indices.
+Numbers are fixed point mod 2^λ (`hubbub.protocol.fixed_point`), from -alpha_max to alpha_max or in ranges of their
+own, and what was sent is added exactly. The model holds the sum as the nearest 32-bit float, which has 24 binary
+digits: every whole number up to 16,777,216. For more digits, put the high and the low ones of a number at two
+indices.
 
 No refusal may depend on a client's own numbers, because it would reveal something of them. So a number out of
 range is clipped, NaN becomes 0, and of more than k = ⌊ρ·N⌋ non-zeros `sparse-sum` keeps the k largest. The
@@ -21,6 +22,7 @@ counts, which are sums over the members like the rest, and check that the sums f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,6 +32,8 @@ from hubbub.protocol.costs import Headcount
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.fixed_point import Units
 from hubbub.protocol.layout import Vector
+from hubbub.protocol.packing import MAX_MODULUS, residue_type
+from hubbub.protocol.tags import Kind
 from hubbub.strategies.base import (
     ClientInput,
     ClientRound,
@@ -48,7 +52,19 @@ from hubbub.strategies.base import (
 from hubbub.strategies.unions import Found, PartialSecUnion
 
 UNION = PartialSecUnion()
-VALUES = Phase("values", tagged="integers")
+
+
+@dataclass(frozen=True, slots=True)
+class ValuesPhase(Phase):
+    """Phase in which numbers are added, in rings up to Z_(2^64)."""
+
+    def tags_in(self, parameters: Parameters) -> Kind | None:
+        """Return the kind of tags that the ring needs."""
+        kind = Phase.tags_in(self, parameters)
+        return "wide" if kind and _modulus(parameters) > MAX_MODULUS else kind
+
+
+VALUES = ValuesPhase("values", tagged="integers")
 
 
 class SumRound(ClientRound):
@@ -58,7 +74,7 @@ class SumRound(ClientRound):
         check_length(parameters, mine)
         self._parameters = parameters
         self._sparse = sparse
-        self._numbers = parameters.signed_fixed_point
+        self._numbers = self._summed = parameters.signed_fixed_point
         self._units, self._changed = self._take(mine.update)
         self._found: Found | None = None
         self._next: Theta | None = None
@@ -97,18 +113,19 @@ class SumRound(ClientRound):
             return UNION.is_possible(total, members, self._parameters.kept)
         sums = self._decode(total)
         if self._found is None:
-            return self._numbers.are_sums_possible(sums, members)
+            return self._summed.are_sums_possible(sums, members)
         counts = self._found.sums.astype(np.uint32, copy=False)
         idle = bool(((counts == 1) & (sums == 0)).any())
-        return self._numbers.are_sums_possible(sums, counts) & (not idle)
+        return self._summed.are_sums_possible(sums, counts) & (not idle)
 
     def absorb(self, phase: str, release: Release, members: int) -> None:
         """Store V; or the sum, which is the next model."""
         del members
         if phase == UNION.phase.name:
             self._found = Found.of(release.values[0])
+            self._summed = self._numbers.at(self._found.support)
             return
-        sums = self._numbers.to_reals(self._decode(release.values[0]))
+        sums = self._summed.to_reals(self._decode(release.values[0]))
         if self._found is None:
             self._next = sums.astype(np.float32)
             return
@@ -116,7 +133,7 @@ class SumRound(ClientRound):
         self._next[self._found.support] = sums
 
     def _decode(self, total: Digits) -> Units:
-        return self._numbers.from_ring(total.astype(np.uint32, copy=False))
+        return self._numbers.from_ring(total.astype(residue_type(self._numbers.modulus), copy=False))
 
     def conclude(self, *, took_part: bool) -> Conclusion:
         """Return the sum as the model. A client that was left out carries nothing over, either."""
@@ -133,7 +150,11 @@ class SumRound(ClientRound):
 
 
 def _values_vector(parameters: Parameters, length: int) -> Vector:
-    return Vector("values", length, parameters.signed_fixed_point.modulus, signed=True)
+    return Vector(VALUES.name, length, _modulus(parameters), signed=True)
+
+
+def _modulus(parameters: Parameters) -> int:
+    return int(2**parameters.number_bits)
 
 
 class SumStrategy(Strategy):
@@ -169,7 +190,7 @@ class SumStrategy(Strategy):
     def predict_bits(self, parameters: Parameters, heads: Headcount, union_size: int) -> Mapping[str, int]:
         """Compute Eq. 3 for each phase."""
         length = union_size if self.sparse else parameters.model_size
-        values = {"values": costs.numbers_bits(length, heads, parameters.factor_bits, parameters.wire)}
+        values = {VALUES.name: costs.numbers_bits(length, heads, parameters.number_bits, parameters.wire)}
         return {"union": UNION.predict_bits(parameters, heads), **values} if self.sparse else values
 
 

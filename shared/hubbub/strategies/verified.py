@@ -9,6 +9,7 @@ and there is one refusal with one text.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -124,11 +125,12 @@ class Verified(Strategy):
 
     def begin(self, parameters: Parameters, mine: ClientInput) -> VerifiedRound:
         """Begin a client's round."""
-        tagged = any(_kind_of(parameters, phase) for phase in self.phases)
+        phases = [replace(phase, tagged=phase.tags_in(parameters)) for phase in self.phases]
+        tagged = any(phase.tagged for phase in phases)
         if tagged and mine.coefficients is None:
             raise LocalError("a round whose sums are verified begins with the coefficients of its tags")
         inner = self.inner.begin(parameters, mine)
-        return VerifiedRound(inner, self.phases, mine.coefficients if tagged else None)
+        return VerifiedRound(inner, phases, mine.coefficients if tagged else None)
 
     def admit(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> None:
         """Admit the phase's own vectors, and their tags."""
@@ -142,7 +144,7 @@ class Verified(Strategy):
 
     def _admit_tags(self, parameters: Parameters, phase: str, vectors: Sequence[Vector]) -> Sequence[Vector]:
         """Return the vectors before the tags; raise `PeerError` for other tags than the phase carries."""
-        kind = next(_kind_of(parameters, each) for each in self.phases if each.name == phase)
+        kind = next(each.tags_in(parameters) for each in self.phases if each.name == phase)
         if kind is None:
             return vectors
         own = _leave_out_tags(vectors)
@@ -158,7 +160,7 @@ class Verified(Strategy):
     def predict_bits(self, parameters: Parameters, heads: Headcount, union_size: int) -> Mapping[str, int]:
         """Compute the inner strategy's payload, and that of the tags, which count apart."""
         bits = self.inner.predict_bits(parameters, heads, union_size)
-        if not any(_kind_of(parameters, phase) for phase in self.phases):
+        if not any(phase.tags_in(parameters) for phase in self.phases):
             return bits
         return {**bits, tags.NAME: self.predict_tags_bits(parameters, lambda _: heads)}
 
@@ -167,10 +169,5 @@ class Verified(Strategy):
         return sum(
             costs.tags_bits(kind, parameters.q, heads_in(phase.name), parameters.wire)
             for phase in self.phases
-            if (kind := _kind_of(parameters, phase))
+            if (kind := phase.tags_in(parameters))
         )
-
-
-def _kind_of(parameters: Parameters, phase: Phase) -> tags.Kind | None:
-    """Return the kind of tags that a phase carries in a run."""
-    return phase.tagged if parameters.verified else None

@@ -43,6 +43,7 @@ def test_what_follows_from_a_block() -> None:
         ({"alpha_max": 1e38}, "overflow a 32-bit float"),
         *(({"factor_bits": bits}, "from 1 to 32") for bits in (0, 33)),
         ({"factor_bits": 2}, "use more bits"),
+        *(({"number_bits": bits}, "choose 32 or 64") for bits in (16, 33, 65)),
         ({"q": 0}, "q is 0; marks of SecUnion have from 1 to 32 bits"),
         *(({"q": q}, f"q is {q}") for q in (33, -1)),
         *(({"block": block}, f"block is {block}") for block in (0, 1025)),

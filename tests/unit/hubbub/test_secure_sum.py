@@ -4,6 +4,8 @@ import doctest
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,6 +67,91 @@ def test_other_numbers_are_rounded_to_a_unit_that_can_be_asked_for() -> None:
 
     assert ask.unit == 1 / 16
     assert total == 4 * round(16 / 3) / 16
+
+
+# Ranges, words of 64 bits and errors ------------------------------------------------------------------------
+
+
+@st.composite
+def agreements(draw: st.DrawFn) -> tuple[SecureSum, list[list[float]]]:
+    """A sum of up to five clients, of two entries with ranges of their own, in any word; and its inputs."""
+    clients, bits = draw(st.integers(2, 5)), draw(st.sampled_from([8, 24, 32, 64]))
+    ranges = draw(st.lists(st.floats(1e-9, 1e18), min_size=2, max_size=2))
+    # A tolerance that nothing exceeds: any precision is accepted.
+    ask = SecureSum(clients=clients, servers=2, length=2, largest=ranges, modulus_bits=bits, tolerance=1e300)
+    columns = [st.sampled_from([-each, each]) | st.floats(-each, each) for each in ranges]
+    return ask, draw(st.lists(st.tuples(*columns).map(list), min_size=clients, max_size=clients))
+
+
+@given(agreements())
+def test_no_entry_of_a_sum_is_further_off_than_its_error(agreement: tuple[SecureSum, list[list[float]]]) -> None:
+    ask, inputs = agreement
+
+    for found, error, *said in zip(run(ask, inputs), ask.error, *inputs, strict=True):
+        assert abs(Fraction(float(found)) - sum(map(Fraction, said))) <= Fraction(float(error))
+
+
+@given(agreements(), st.integers(0, 1))
+def test_an_entry_is_added_as_if_it_were_alone(agreement: tuple[SecureSum, list[list[float]]], entry: int) -> None:
+    """Whatever the ranges of the others are, and whichever entries are shared."""
+    ask, inputs = agreement
+    assert isinstance(ask.largest, tuple)
+    alone = replace(ask, length=1, largest=ask.largest[entry])
+    only = [[value if place == entry else 0.0 for place, value in enumerate(said)] for said in inputs]
+
+    assert (ask.unit[entry], ask.error[entry]) == (alone.unit[0], alone.error[0])
+    assert run(ask, inputs)[entry] == run(alone, [[said[entry]] for said in inputs])[0]
+    assert run(ask.restricted_to([entry]), only)[entry] == run(ask, inputs)[entry]
+
+
+YEARS = [np.random.default_rng(clinic).integers(1930, 2020, 300 + clinic) for clinic in range(3)]
+"""Years of birth: their mean is large, and their variance small beside it."""
+POWERS = [[float(years.size), float(years.sum()), float((years**2).sum())] for years in YEARS]
+RANGES = (1e4, 1e7, 1e10)
+
+
+def find_variance(sums: NDArray[np.float64]) -> float:
+    patients, total, squares = sums
+    return float(squares / patients - (total / patients) ** 2)
+
+
+@pytest.mark.parametrize("options", [{"largest": RANGES, "tolerance": [0.1, 1, 24]}, {"modulus_bits": 64}])
+def test_a_variance_beside_a_large_mean_comes_out_right(options: dict[str, Any]) -> None:
+    """One range for all, in 32 bits, rounds the number of patients, and the variance is below zero."""
+    usual: dict[str, Any] = {"clients": 3, "servers": 2, "length": 3, "largest": 1e11}
+    coarse, fine = SecureSum(**usual, tolerance=1e11), SecureSum(**{**usual, **options})
+    variance = float(np.concatenate(YEARS).var())
+
+    assert find_variance(run(coarse, POWERS)) < 0
+    assert find_variance(run(fine, POWERS)) == pytest.approx(variance, rel=1e-4)
+    with pytest.raises(ConfigurationError, match="3 of 3 entries lose precision"):
+        SecureSum(**usual)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({}, r"3 of 3 .* 1e\+12 .* multiples of 2048.* entry 0 .* 3072 where whole numbers .*, a range for each"),
+        ({"largest": RANGES}, r"1 of 3 .* multiples of 16.* entry 2 .* 24 where whole .* there, modulus_bits=64"),
+        ({"largest": RANGES, "tolerance": [1e-9, 1, 24]}, r"1 of 3 .* entry 0 .* where 1e-09 is wanted"),
+        ({"largest": 1e18, "modulus_bits": 64}, r"3 of 3 .* a range for each entry, or a tolerance of 256.75$"),
+    ],
+)
+def test_precision_that_would_be_lost_is_an_error_that_says_what_would_do(
+    changes: dict[str, Any], complaint: str
+) -> None:
+    fields = {"clients": 3, "servers": 2, "length": 3, "largest": 1e12, **changes}
+
+    with pytest.raises(ConfigurationError, match=complaint) as caught:
+        SecureSum(**fields)
+
+    limit, tolerance = (
+        float(re.findall(f"{word} of (?:at most )?(\\S+)", str(caught.value))[-1].rstrip(","))
+        for word in ("largest", "tolerance")
+    )
+    wanted = np.broadcast_to(fields.get("tolerance", 0.0), 3)
+    assert SecureSum(**{**fields, "largest": np.minimum(fields["largest"], limit)})
+    assert SecureSum(**{**fields, "tolerance": np.maximum(wanted, tolerance)})
 
 
 def test_totals_are_of_those_who_were_added_in_any_order_and_can_be_added_again() -> None:
@@ -149,6 +236,18 @@ def test_a_total_that_was_shifted_beyond_what_is_possible_is_refused() -> None:
         ASK.open([one, two, three])
 
 
+@pytest.mark.parametrize("clients", [1, 2, 3, 5])
+@pytest.mark.parametrize("shift", [2**63, 2**63 - 1])
+def test_a_total_that_was_shifted_by_half_of_a_long_ring_is_refused(clients: int, shift: int) -> None:
+    """The smallest integer of 64 bits has no magnitude that a comparison could find too large."""
+    ask = replace(ASK, clients=clients, modulus_bits=64, largest=0.75)
+    one, two, three = (ask.add(shares) for shares in deal(ask, [[0.0] * 4]))
+    three.residues[1:2] += np.uint64(shift % 2**64)
+
+    with refusing(RejectReason.FALSE_SUM):
+        ask.open([one, two, three])
+
+
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
@@ -156,7 +255,11 @@ def test_a_total_that_was_shifted_beyond_what_is_possible_is_refused() -> None:
         ({"clients": 0}, "at least one client"),
         ({"length": 0}, "at least one entry"),
         ({"largest": 0.0}, "finite number above 0"),
-        ({"modulus_bits": 33}, "from 2 to 32"),
+        *(({"modulus_bits": bits}, "from 2 to 32, or 64") for bits in (33, 63, 65)),
+        *(({"tolerance": each}, "a number above 0") for each in (0.0, np.nan)),
+        ({"largest": [1.0] * 3}, "for all entries or 4"),
+        ({"largest": [1.0, 1.0, 0.0, 1.0]}, "of entry 2 is 0.0; choose a finite number above 0"),
+        ({"largest": 1e308}, "for all clients together"),
         ({"clients": 100, "modulus_bits": 6}, "without overflow"),
         ({"indices": (1, 4)}, "lie between 0 and 3"),
         ({"indices": (-1,)}, "lie between 0 and 3"),

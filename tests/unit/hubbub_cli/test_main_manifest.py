@@ -85,16 +85,17 @@ def test_every_option_of_a_run_is_a_flag_and_a_field_of_the_manifest(roster: Pat
 
     asked, plain = (read_new(roster, *options, task="synthetic:300") for options in (flags, ()))
 
-    assert {*ASKED, "verified", "bits"} == {field.name for field in fields(RunOptions)}
+    assert {*ASKED, "verified", "bits", "number_bits"} == {field.name for field in fields(RunOptions)}
     assert {name: getattr(asked, name) for name in ASKED} == ASKED
     assert read_new(roster, "--feedback", "paper").feedback == "paper"
     assert read_new(roster, "--strategy", "shared-mask", "--bits", "3").bits == 3
+    assert read_new(roster, "--strategy", "sum", "--number-bits", "64").number_bits == 64
     assert asked.parameters == 300
     assert asked.initial_model_sha256 == digest(SyntheticTask(300).initial_model(3))
     assert {name: getattr(plain, name) for name in RunOptions().given()} == RunOptions().given()
     assert (plain.alpha_max, plain.target, plain.phase_timeout_s) == (16.0, None, 3600.0)
     assert (
-        not {"bits", "block", "learning_rate", "predecessor", "target", "weights"}
+        not {"bits", "block", "number_bits", "learning_rate", "predecessor", "target", "weights"}
         & json.loads(draw_up(roster)).keys()
     )
 

@@ -67,6 +67,13 @@ def test_a_row_that_would_lose_many_indices_is_warned_about(hubbub: Hubbub) -> N
     assert (answer["recommended"], answer["recommended_without_loss"]) == ("secure-fedavg", "no-union")
 
 
+def test_sums_in_long_words_are_planned_with_their_tags(hubbub: Hubbub) -> None:
+    (_, short), (_, long) = (read_json(hubbub, "--wire", "paper", "--number-bits", bits) for bits in ("32", "64"))
+
+    assert long["sum"]["phases"] == {"values": 20 * 61_706 * 64, "tags": 20 * 84 * 64}
+    assert {name for name, row in long.items() if row != short[name]} == {"sum", "sparse-sum"}
+
+
 def test_what_a_scored_round_takes_besides_is_said(hubbub: Hubbub) -> None:
     (verified, _), (plain, _) = (read_json(hubbub, "--wire", "paper", *tags) for tags in ((), ("--no-tags",)))
 

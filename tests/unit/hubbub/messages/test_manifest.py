@@ -13,6 +13,7 @@ from hubbub.messages.manifest import (
     CohortMember,
     Manifest,
     MetricClaim,
+    RangeClaim,
     default_min_clients,
     describe_run,
     read_manifest,
@@ -92,6 +93,8 @@ OTHER_VALUES: dict[str, object] = {
     "factor_floor": 0.002,
     "q": 2,
     "block": 4,
+    "number_bits": 64,
+    "ranges": (RangeClaim(count=100, largest=1.0),),
     "verified": False,
     "alpha_rule": "mean",
     "feedback": "paper",
@@ -127,6 +130,8 @@ SUCCESSOR = json.loads(make_successor().canonical)
     [
         ("predecessor", None),
         ("block", 1),
+        ("number_bits", 32),
+        ("ranges", []),
         ("learning_rate", None),
         ("weights", "equal"),
         ("max_samples", 1_000_000),
@@ -174,8 +179,9 @@ def test_every_field_changes_the_run_id(subtests: pytest.Subtests) -> None:
     for field, value in OTHER_VALUES.items():
         with subtests.test(field):
             metrics = (ACCURACY,) if field == "target" else ()
-            # The one strategy that has blocks, and the one that has bits.
-            strategy = {"strategy": "no-union", "bits": "shared-mask"}.get(field, "sec-union")
+            # Strategies that have blocks, bits and numbers.
+            strategies = {"strategy": "no-union", "bits": "shared-mask", "number_bits": "sum", "ranges": "sum"}
+            strategy = strategies.get(field, "sec-union")
             fields = dict(make_manifest(strategy=strategy, metrics=metrics))
             before = Manifest.model_validate(fields)
 
@@ -284,6 +290,27 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "another format": ({"format": 2}, "format: "),
     "another wire mode": ({"wire": "telegram"}, "wire: "),
     "another fixed point": ({"factor_bits": 16}, "factor_bits: "),
+    "numbers in other words": ({"strategy": "sum", "number_bits": 48}, "number_bits: "),
+    "long words without numbers": ({"number_bits": 64}, "number_bits and ranges are for sum and sparse-sum alone"),
+    "ranges without numbers": ({"ranges": [{"count": 100, "largest": 1.0}]}, "number_bits and ranges are for"),
+    "ranges of fewer numbers": (
+        {"strategy": "sum", "ranges": [{"count": 60, "largest": 1.0}, {"count": 39, "largest": 2.0}]},
+        "the ranges are of 99 numbers, and there are 100",
+    ),
+    "a range of nothing": ({"strategy": "sum", "ranges": [{"count": 100, "largest": 0.0}]}, "largest: "),
+    "a range above alpha_max": (
+        {"strategy": "sum", "ranges": [{"count": 100, "largest": 16.5}]},
+        "a range is above alpha_max, which is 16",
+    ),
+    "a range of more numbers than fit any memory": (
+        {"strategy": "sum", "ranges": [{"count": 2**52, "largest": 1.0}]},
+        "numbers, and there are 100",
+    ),
+    "too many ranges": ({"strategy": "sum", "ranges": [{"count": 1, "largest": 1.0}] * 4097}, "ranges: "),
+    "sums that round whole numbers": (
+        {"strategy": "sum", "alpha_max": 1e12},
+        "with numbers up to 1e+12 and number_bits = 32, sums of whole numbers are not exact",
+    ),
     "a digest in capitals": ({"initial_model_sha256": "A" * 64}, "initial_model_sha256: "),
     "no roster": ({"roster_sha256": None}, "roster_sha256: "),
     "a short digest of the roster": ({"roster_sha256": "0" * 63}, "roster_sha256: "),

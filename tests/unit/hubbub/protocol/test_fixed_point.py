@@ -86,9 +86,9 @@ FIVE = SignedFixedPoint.for_cohort(5, 1000.0)
 def test_units_are_the_finest_without_overflow(clients: int, largest: float, bits: int) -> None:
     point = SignedFixedPoint.for_cohort(clients, largest, bits)
 
-    assert point.largest_units == math.floor(Fraction(largest) / Fraction(point.unit))
+    assert point.largest_units == math.floor(Fraction(largest) / Fraction(float(point.unit)))
     assert clients * point.largest_units < 2 ** (bits - 1)
-    assert clients * math.floor(2 * Fraction(largest) / Fraction(point.unit)) >= 2 ** (bits - 1)
+    assert clients * math.floor(2 * Fraction(largest) / Fraction(float(point.unit))) >= 2 ** (bits - 1)
 
 
 @given(
@@ -134,7 +134,7 @@ def test_what_is_beyond_the_range_is_clipped_and_what_is_no_number_is_nothing() 
 def test_a_range_wider_than_the_ring_rounds_whole_numbers_and_none_out_of_the_range() -> None:
     """⌊2^a·largest⌋ is less than 2^a·largest, which is nearer to the unit above."""
     point = SignedFixedPoint.for_cohort(2, 1.9, modulus_bits=3)
-    assert (point.unit, point.largest_units) == (1.0, 1)
+    assert (float(point.unit), int(point.largest_units)) == (1.0, 1)
     assert point.to_units(np.array([1.9, -1.9])).tolist() == [1, -1]
     point = SignedFixedPoint.for_cohort(4, 2.0**34)
 

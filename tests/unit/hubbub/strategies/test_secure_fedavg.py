@@ -86,7 +86,7 @@ def test_updates_at_the_edge_of_the_range_add_up_and_what_is_beyond_is_clipped()
 
 def test_a_sum_that_no_weights_explain_is_refused() -> None:
     numbers = UNBOUNDED.mean_fixed_point
-    most = numbers.largest_units + 3
+    most = int(numbers.largest_units) + 3
     mine = MEAN.begin(UNBOUNDED, make_input(0, theta=THETA))
 
     def sums(largest: int) -> tuple[Residues, ...]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -92,6 +93,53 @@ def test_fractions_are_rounded_once_by_each_client_and_long_sums_to_the_nearest_
 
     assert found == {0: 2.0**24, 1: 2.0**24}, "2^24 + 1 is no float"
     assert total(name, *[{5: third}] * 5) == {5: 5 * round(third / UNIT) * UNIT}
+
+
+@every_sum
+@pytest.mark.parametrize("wire", ["paper", "compact"])
+def test_long_words_keep_small_numbers_beside_large_ones(name: str, wire: Any) -> None:
+    """In 32 bits a unit of this range is 64, and whole numbers are lost."""
+    numbers, wide = {0: 2.0**34, 1: 1.0, 2: -0.125, 3: -(2.0**34)}, setting(alpha_max=2.0**34)
+
+    found = total(name, *[numbers] * 5, parameters=replace(wide, number_bits=64, wire=wire))
+
+    assert found == {0: 5 * 2.0**34, 1: 5.0, 2: -0.625, 3: -5 * 2.0**34}
+    assert total(name, *[numbers] * 5, parameters=wide) == {0: 5 * 2.0**34, 3: -5 * 2.0**34}
+
+
+RANGES = replace(COUNTS, ranges=((1, 2.0**-10), (1, 1_000.0), (N - 2, 1.0)))
+
+
+@every_sum
+def test_numbers_in_ranges_of_their_own_have_units_and_bounds_of_their_own(name: str) -> None:
+    """In one range a unit is 2^-18; in the first one here 2^-38."""
+    said = {0: 2.0**-37, 1: 999.0, 7: 2.0**-28}
+
+    ends = play(find_strategy(name), RANGES, [say(said), say({1: 1.0, 7: 0.0, 8: -5.0}), *[say({})] * 3])
+
+    assert shown(ends[0]) == {0: 2.0**-37, 1: 1_000.0, 7: 2.0**-28, 8: -1.0}
+    assert [end.changed for end in ends] == [0, 1, 0, 0, 0]
+    assert total(name, *[said] * 5) == {1: 4_995.0}
+
+
+@every_sum
+def test_a_sum_beyond_the_range_of_its_entry_is_refused(name: str) -> None:
+    """Also if it is one that other entries can have."""
+    client = find_strategy(name).begin(RANGES, say({0: 2.0**-10, 1: 1.0}))
+    if name == "sparse-sum":
+        counts = np.zeros(N, np.uint32)
+        counts[:2] = 5
+        strategy_rounds.absorb(client, "union", [counts], 5)
+    numbers = RANGES.signed_fixed_point.at(np.arange(2))
+    units = np.zeros(client.vectors("values")[0].length, np.int64)
+    units[:2] = np.array([5 * 2.0**-10, 5.0]) / numbers.unit
+    above = units.copy()
+    above[0] += 1
+
+    reason = strategy_rounds.refusal(client, "values", [numbers.to_ring(above)], 5)
+
+    assert reason is RejectReason.FALSE_SUM
+    strategy_rounds.absorb(client, "values", [numbers.to_ring(units)], 5)
 
 
 @every_sum
@@ -315,4 +363,8 @@ def test_bits_are_those_of_a_secure_sum_with_and_without_dropout() -> None:
         assert dense.predict_bits(COUNTS, heads, 77) == {"values": sent * N * 32, "tags": sent * 192}
         bits = {"union": sent * N * 3, "values": sent * 77 * 32, "tags": sent * 2 * 192}
         assert sparse.predict_bits(COUNTS, heads, 77) == bits
+        long = replace(COUNTS, number_bits=64)
+        assert dense.predict_bits(long, heads, 77) == {"values": sent * N * 64, "tags": sent * 84 * 64}
+        bits = {"union": sent * N * 3, "values": sent * 77 * 64, "tags": sent * (192 + 84 * 64)}
+        assert sparse.predict_bits(long, heads, 77) == bits
     assert sparse.union_size([Vector("values", 77, 2**32)]) == 77

@@ -62,6 +62,23 @@ def test_tags_come_last_and_are_as_long_as_their_kind_asks_for(name: str) -> Non
     strategy.admit_release(parameters, first, client.vectors(first))
 
 
+@pytest.mark.parametrize("name", ["sum", "sparse-sum"])
+def test_numbers_in_long_words_take_wide_tags_and_the_other_phase_and_other_strategies_do_not(name: str) -> None:
+    long = setting()
+    long = replace(long, number_bits=64)
+    wide = Vector("tags", 84, 2**64)
+
+    kinds = {phase.name: phase.tags_in(long) for phase in find_strategy(name).phases}
+
+    assert kinds == {**dict.fromkeys(TAGGED[name], "integers"), "values": "wide"}
+    strategy, values = find_strategy(name), Vector("values", 30 if name == "sparse-sum" else 300, 2**64)
+    strategy.admit(long, "values", (values, wide))
+    for own, due in ((values, INTEGERS), (replace(values, modulus=2**32), wide)):
+        with pytest.raises(PeerError):
+            strategy.admit(long, "values", (own, due))
+    assert begin("secure-fedavg", long).vectors("update") == begin("secure-fedavg", setting()).vectors("update")
+
+
 @every_tagged
 def test_vectors_with_other_tags_or_none_are_refused(name: str) -> None:
     parameters, strategy = setting(q=3), find_strategy(name)
