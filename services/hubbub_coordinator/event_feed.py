@@ -21,7 +21,6 @@ from hubbub.protocol.metrics import format_value
 from hubbub.runtime.runner import Transition
 from hubbub.strategies.base import Phase
 from hubbub.strategies.scores import SCORES
-from hubbub_coordinator.accounts import find_record
 from hubbub_coordinator.events import (
     Began,
     DeadlinePassed,
@@ -228,7 +227,7 @@ def _tell_of_client(moment: Transition, earlier: CoordinatorRound, data: Coordin
 
 def _holders(data: CoordinatorRound, phase: str, client: PartyId) -> set[PartyId]:
     """Return the aggregators that hold a client's set, of an open phase or of the one that has yet to open."""
-    record = find_record(data, phase)
+    record = data.find_record(phase)
     return {*(data.early if record is None else record.held).get(client, ())}
 
 
@@ -244,7 +243,7 @@ def _tell_of_aggregator(moment: Transition, earlier: CoordinatorRound, data: Coo
         case SetSpoilt(phase=phase, client=client) if data.records != earlier.records:
             yield _Line(FeedEventKind.SET_REFUSED, f"{client}: {data.record.spoilt[client]}", client, phase)
         case SumReleased(phase=phase, aggregator=name):
-            before, after = find_record(earlier, phase), find_record(data, phase)
+            before, after = earlier.find_record(phase), data.find_record(phase)
             if before and after and name in after.ended - before.ended:
                 what = _say_release(find_combiner(data, phase), name, phase)
                 text = f"{name} released {what} ({len(after.ended)} of {len(earlier.aggregators)})"
