@@ -106,6 +106,7 @@ OTHER_VALUES: dict[str, object] = {
     "max_examples": 10,
     "evaluate_every": 2,
     "target": 0.98,
+    "patience": 3,
     "seed": 8,
     "initial_model_sha256": "1" * 64,
     "predecessor": make_predecessor(),
@@ -120,7 +121,9 @@ SINGLE_VALUED = {"format", "factor_bits", "wire"}
 SUCCESSOR = json.loads(make_successor().canonical)
 
 
-@pytest.mark.parametrize(("field", "default"), [("predecessor", None), ("block", 1), ("learning_rate", None)])
+@pytest.mark.parametrize(
+    ("field", "default"), [("predecessor", None), ("block", 1), ("learning_rate", None), ("patience", 0)]
+)
 def test_a_newer_field_with_its_default_is_left_out_of_the_canonical_form(field: str, default: object) -> None:
     """Runs from before there was such a field keep their ids, and so the tombstones that name them."""
     assert field not in VALID
@@ -162,7 +165,7 @@ def test_every_field_changes_the_run_id(subtests: pytest.Subtests) -> None:
     assert set(OTHER_VALUES) | SINGLE_VALUED == set(Manifest.model_fields)
     for field, value in OTHER_VALUES.items():
         with subtests.test(field):
-            metrics = (ACCURACY,) if field == "target" else ()
+            metrics = (ACCURACY,) if field in {"target", "patience"} else ()
             # The one strategy that has blocks, and the one that has bits.
             strategy = {"strategy": "no-union", "bits": "shared-mask"}.get(field, "sec-union")
             fields = dict(make_manifest(strategy=strategy, metrics=metrics))
@@ -252,6 +255,12 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
         {"metrics": [{"name": "accuracy"}], "target": 98},
         "target: accuracy lies between 0 and 1, not at 98",
     ),
+    "patience without scores": ({"patience": 3}, "patience needs scores"),
+    "patience where no round is scored": (
+        {"metrics": [{"name": "accuracy"}], "patience": 3, "evaluate_every": 0},
+        "patience needs scores",
+    ),
+    "patience below zero": ({"metrics": [{"name": "accuracy"}], "patience": -1}, "patience: "),
     "a target NaN": ({"target": math.nan}, "target: "),
     "a metric twice": ({"metrics": [{"name": "loss"}, {"name": "loss"}]}, "a metric is declared once"),
     "a metric without a name": ({"metrics": [{"name": ""}]}, "a metric's name has 1 to 40 letters"),
