@@ -105,6 +105,8 @@ def _describe(run: RunWithParties) -> Iterable[tuple[str, Text]]:
     yield "strategy", Text(", ".join(parts))
     if run.warning:
         yield "warning", Text(run.warning, "yellow")
+    if run.stalled:
+        yield "stalled", Text(run.stalled, "yellow")
     void = f", {run.rounds_void} void" if run.rounds_void else ""
     yield "rounds", Text(f"{run.rounds_released} of {run.rounds_wanted} released{void}")
     yield "scores", Text(describe_metrics(run))

@@ -76,6 +76,7 @@ class FeedEventKind(StrEnum):
     PAUSE_REQUESTED = "pause-requested"
     RUN_PAUSED = "run-paused"
     RUN_RESUMED = "run-resumed"
+    RUN_STALLED = "run-stalled"
     RUN_COMPLETED = "run-completed"
     RUN_FAILED = "run-failed"
     RUN_CANCELLED = "run-cancelled"
@@ -157,6 +158,8 @@ _STATES_OF_RUN = {
 def _tell_run(moment: Transition, earlier: CoordinatorRun, run: CoordinatorRun) -> Iterator[_Line]:
     yield from _tell_of_party(moment, earlier, run)
     yield from _tell_of_operator(moment, earlier, run)
+    if run.stalled and not earlier.stalled:
+        yield _Line(FeedEventKind.RUN_STALLED, f"the run is stalled: {run.stalled}")
     if moment.after is moment.before:
         return
     if moment.after is runs.State.AGREEING:

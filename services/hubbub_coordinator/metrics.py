@@ -1,4 +1,4 @@
-"""Prometheus metrics of the coordinator: duration and cost of phases and rounds, and waiting times.
+"""Prometheus metrics of the coordinator: duration and cost of phases and rounds, waiting times, stalled runs.
 
 All are derived from the steps of its machines, so only persisted steps are counted. Byte counts are the
 parties' own reports.
@@ -123,8 +123,8 @@ def _is_released(record: PhaseRecord) -> bool:
     return record.released_at_s is not None
 
 
-class Waits(Collector):
-    """Collector of how many parties runs wait for, and of the longest wait; computed on each scrape."""
+class OpenRuns(Collector):
+    """Collector of how many parties runs wait for, the longest wait, and stalled runs; computed on each scrape."""
 
     def __init__(self, machines: Mapping[Key, RunningMachine], clock: Clock) -> None:
         self._machines = machines
@@ -132,6 +132,7 @@ class Waits(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Measure all runs that have not ended."""
+        found = [*dict(self._machines).values()]
         waits = [wait for wait in self._find() if wait.parties]
         longest_s = max((self._clock.now_s() - wait.since_s for wait in waits), default=0.0)
         yield GaugeMetricFamily(
@@ -143,6 +144,11 @@ class Waits(Collector):
             "hubbub_longest_wait_seconds",
             "How long the run that has waited longest has waited for somebody; 0 if none waits.",
             value=max(0.0, longest_s),
+        )
+        yield GaugeMetricFamily(
+            "hubbub_stalled_runs",
+            "Runs that have not ended and whose model seems to learn nothing any more.",
+            value=sum(bool(live.data.stalled) for live in found if isinstance(live.data, runs.CoordinatorRun)),
         )
 
     def _find(self) -> Iterator[Waiting]:

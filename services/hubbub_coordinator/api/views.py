@@ -150,6 +150,7 @@ def _summarise(run: RunId, state: runs.State, data: CoordinatorRun, last: Last) 
         "state": state.value,
         "reason": data.reason,
         "warning": describe_losses(STRATEGIES[manifest.strategy], manifest.protocol_parameters),
+        "stalled": data.stalled,
         "strategy": manifest.strategy,
         "block": manifest.block,
         "bits": manifest.bits,

@@ -146,7 +146,8 @@ class OpenRound(Effect):
 
 def _describe_plateau(name: str, trend: Trend) -> str:
     best = "" if trend.best is None else f" than {format_value(name, trend.best)}"
-    return f"{name} was no better{best} in the last {trend.since_best} scored rounds"
+    rounds = "scored round" if trend.since_best == 1 else f"{trend.since_best} scored rounds"
+    return f"{name} was no better{best} in the last {rounds}"
 
 
 def _propose(run: CoordinatorRun, at_s: float) -> tuple[Effect, ...]:

@@ -13,7 +13,7 @@ from hubbub.protocol.metrics import format_value
 from hubbub.rest import FINAL_STATES, EventView, RunView, RunWithParties
 from hubbub_cli.client import NoCoordinator, read
 from hubbub_cli.formatting import show_metric
-from hubbub_cli.run_report import describe_metrics, describe_pause, print_runs
+from hubbub_cli.run_report import describe_metrics, describe_pause, print_run, print_runs
 from hubbub_cli.runs import State
 from hubbub_coordinator.api.views import view_run
 from hubbub_coordinator.phases import run as runs
@@ -137,6 +137,13 @@ def test_a_regression_has_its_own_metrics_and_no_accuracy(
     listed = capsys.readouterr().out
     assert re.search(rf"1/5 +{in_a_list} ", listed)
     assert "%" not in listed
+
+
+def test_a_run_that_is_stalled_is_shown_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    for stalled in ("", "mse was no better"):
+        print_run({**ANSWER, "stalled": stalled, "participants": []}, [])
+
+        assert bool(re.search(r"stalled +mse was no better", capsys.readouterr().out)) is bool(stalled)
 
 
 def test_a_metric_is_written_as_everywhere_else() -> None:
