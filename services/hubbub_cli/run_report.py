@@ -57,7 +57,7 @@ def print_runs(answers: Sequence[Json], total: int) -> None:
         run = read(RunView, answer)
         table.add_row(
             run.short,
-            Text(run.state, style_of(run.state)),
+            Text(run.state, style_of(run.state)).append(", stalled" if run.stalled else "", "yellow"),
             Text(run.strategy),
             Text(run.task),
             f"{run.rounds_released}/{run.rounds_wanted}",

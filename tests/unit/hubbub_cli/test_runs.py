@@ -139,11 +139,19 @@ def test_a_regression_has_its_own_metrics_and_no_accuracy(
     assert "%" not in listed
 
 
-def test_a_run_that_is_stalled_is_shown_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_is_stalled_is_shown_as_such(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     for stalled in ("", "mse was no better"):
-        print_run({**ANSWER, "stalled": stalled, "participants": []}, [])
-
+        answer = {**ANSWER, "stalled": stalled, "participants": []}
+        print_run(answer, [])
         assert bool(re.search(r"stalled +mse was no better", capsys.readouterr().out)) is bool(stalled)
+
+        print_runs([answer], 1)
+        listed = capsys.readouterr().out
+        assert ("running, stalled" in listed) is bool(stalled)
+        assert max(map(len, listed.splitlines())) <= 80
 
 
 def test_a_metric_is_written_as_everywhere_else() -> None:
