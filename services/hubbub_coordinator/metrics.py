@@ -132,8 +132,8 @@ class OpenRuns(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Measure all runs that have not ended."""
-        found = [*dict(self._machines).values()]
-        waits = [wait for wait in self._find() if wait.parties]
+        machines = dict(self._machines)
+        waits = [wait for wait in _find_waits(machines) if wait.parties]
         longest_s = max((self._clock.now_s() - wait.since_s for wait in waits), default=0.0)
         yield GaugeMetricFamily(
             "hubbub_parties_awaited",
@@ -148,15 +148,18 @@ class OpenRuns(Collector):
         yield GaugeMetricFamily(
             "hubbub_stalled_runs",
             "Runs that have not ended and whose model seems to learn nothing any more.",
-            value=sum(bool(live.data.stalled) for live in found if isinstance(live.data, runs.CoordinatorRun)),
+            value=sum(
+                isinstance(live.data, runs.CoordinatorRun) and bool(live.data.stalled)
+                for live in machines.values()
+            ),
         )
 
-    def _find(self) -> Iterator[Waiting]:
-        machines = dict(self._machines)
-        for key, live in machines.items():
-            if isinstance(live.state, runs.State) and isinstance(live.data, runs.CoordinatorRun):
-                open_round = machines.get(Key("round", key.run, live.data.round))
-                last: Last = None
-                if open_round and isinstance(open_round.state, rounds.State):
-                    last = open_round.state, open_round.data
-                yield find_awaited(live.state, live.data, last)
+
+def _find_waits(machines: Mapping[Key, RunningMachine]) -> Iterator[Waiting]:
+    for key, live in machines.items():
+        if isinstance(live.state, runs.State) and isinstance(live.data, runs.CoordinatorRun):
+            open_round = machines.get(Key("round", key.run, live.data.round))
+            last: Last = None
+            if open_round and isinstance(open_round.state, rounds.State):
+                last = open_round.state, open_round.data
+            yield find_awaited(live.state, live.data, last)

@@ -126,6 +126,8 @@ def simulate(
 
     `progress` prints a line to standard error after each round, or is called with each round's account.
 
+    A run that seems to learn nothing any more is logged as a warning, and `stalled` of the result says why.
+
     If the task or the run fails, it raises. Where an event loop is running already, as in a notebook, the run has
     a thread of its own, which also calls `progress`.
     """
@@ -136,10 +138,7 @@ def simulate(
         theta = np.array(initial_model)
         check_theta(theta, loaded.count_parameters())
         loaded = ContinuedTask(loaded, theta)
-    result = _run_anywhere(run_to_target(chosen, loaded, shown))
-    if progress is True and result.stalled:
-        console.print(f"warning: the run is stalled: {result.stalled}", style="yellow", soft_wrap=True)
-    return result
+    return _run_anywhere(run_to_target(chosen, loaded, shown))
 
 
 async def run_to_target(

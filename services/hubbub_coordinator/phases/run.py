@@ -125,8 +125,9 @@ class CoordinatorRun:
         headline, best = self.manifest.headline, self.trend.best
         if headline is None or best is None or reaches(headline, best, headline.best):
             return ""
-        stalled = self.trend.has_stalled(self.manifest.patience or USUAL_PATIENCE)
-        return f"{_describe_plateau(headline.name, self.trend)}; {ADVICE}" if stalled else ""
+        if not self.trend.has_stalled(self.manifest.patience or USUAL_PATIENCE):
+            return ""
+        return f"{_describe_plateau(headline.name, best, self.trend.since_best)}; {ADVICE}"
 
     @property
     def parties(self) -> dict[PartyId, Role]:
@@ -144,10 +145,9 @@ class OpenRound(Effect):
     number: int
 
 
-def _describe_plateau(name: str, trend: Trend) -> str:
-    best = "" if trend.best is None else f" than {format_value(name, trend.best)}"
-    rounds = "scored round" if trend.since_best == 1 else f"{trend.since_best} scored rounds"
-    return f"{name} was no better{best} in the last {rounds}"
+def _describe_plateau(name: str, best: float, since_best: int) -> str:
+    rounds = "scored round" if since_best == 1 else f"{since_best} scored rounds"
+    return f"{name} was no better than {format_value(name, best)} in the last {rounds}"
 
 
 def _propose(run: CoordinatorRun, at_s: float) -> tuple[Effect, ...]:
@@ -257,14 +257,17 @@ def _add_up(run: CoordinatorRun, event: RoundEnded) -> CoordinatorRun:
 
 def _find_completion(run: CoordinatorRun, event: RoundEnded) -> str:
     """Return the reason why the run is complete after this released round; empty if it is not."""
-    manifest, headline, target = run.manifest, run.manifest.headline, run.manifest.target
+    manifest, trend = run.manifest, run.trend
+    headline, target = manifest.headline, manifest.target
     if headline and target is not None and manifest.is_on_target(event.metrics):
         told, wanted = (format_value(headline.name, each) for each in (event.metrics[headline.name], target))
         return f"round {event.number} reached {headline.name} {told}; the target was {wanted}"
     if run.released == manifest.rounds:
         return f"all {run.released} rounds are done"
-    if headline and manifest.may_end_early(run.trend, event.metrics):
-        return f"{_describe_plateau(headline.name, run.trend)}, which is the patience of the run"
+    if headline and trend.best is not None and manifest.may_end_early(trend, event.metrics):
+        return (
+            f"{_describe_plateau(headline.name, trend.best, trend.since_best)}, which is the patience of the run"
+        )
     return ""
 
 
