@@ -44,7 +44,10 @@ PROPOSAL_INTERVAL_S = 2.0
 LEAST_AGREEMENT_S = 600.0
 """Applies even if phases are shorter: clients agree only once, and one of them may have to be restarted first."""
 USUAL_PATIENCE = 5
-"""Scored rounds without a better one after which a run counts as stalled, if its manifest has no patience."""
+"""Scored rounds without a better one after which a run counts as stalled, if its manifest has no patience.
+
+A quarter of a run of the usual length: early enough to save the rest, and a metric that is noisy has time to rise.
+"""
 ADVICE = "docs/running.md, 'A run does not learn', says what to try"
 
 
