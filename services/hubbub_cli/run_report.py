@@ -57,7 +57,7 @@ def print_runs(answers: Sequence[Json], total: int) -> None:
         run = read(RunView, answer)
         table.add_row(
             run.short,
-            Text(run.state, style_of(run.state)),
+            Text(run.state, style_of(run.state)).append(", stalled" if run.stalled else "", "yellow"),
             Text(run.strategy),
             Text(run.task),
             f"{run.rounds_released}/{run.rounds_wanted}",
@@ -105,6 +105,8 @@ def _describe(run: RunWithParties) -> Iterable[tuple[str, Text]]:
     yield "strategy", Text(", ".join(parts))
     if run.warning:
         yield "warning", Text(run.warning, "yellow")
+    if run.stalled:
+        yield "stalled", Text(run.stalled, "yellow")
     void = f", {run.rounds_void} void" if run.rounds_void else ""
     yield "rounds", Text(f"{run.rounds_released} of {run.rounds_wanted} released{void}")
     yield "scores", Text(describe_metrics(run))

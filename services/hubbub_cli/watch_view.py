@@ -71,13 +71,15 @@ def name_place(event: EventView) -> str:
 def draw(picture: Picture, console: Console) -> RenderableType:
     """Draw the picture, in as many lines as the terminal has."""
     now_s = time.time() + picture.ahead_s
-    left = max(console.height - FIXED_LINES, 2 * MIN_EVENTS)
+    stalled = _draw_stalled(picture.run)
+    left = max(console.height - FIXED_LINES - len(stalled), 2 * MIN_EVENTS)
     parties = _draw_parties(picture, left - MIN_EVENTS, now_s)
     events = _draw_events(picture.events, left - parties.row_count)
     return Group(
         _draw_headline(picture),
         _draw_progress(picture, now_s),
         _draw_numbers(picture.run),
+        *stalled,
         Text(),
         parties,
         Text(),
@@ -160,6 +162,12 @@ def _draw_numbers(run: RunWithParties) -> Text:
     line = Text.assemble(label, (describe_metrics(run), "bold"), f"   sent {sent}")
     line.no_wrap, line.overflow = True, "ellipsis"
     return line
+
+
+def _draw_stalled(run: RunWithParties) -> list[Text]:
+    """Draw a line for a run that seems to learn nothing any more, and none for others."""
+    line = Text(f"stalled: {run.stalled}", "yellow", no_wrap=True, overflow="ellipsis")
+    return [line] if run.stalled else []
 
 
 def _draw_parties(picture: Picture, room: int, now_s: float) -> Table:

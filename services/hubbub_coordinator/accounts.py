@@ -14,7 +14,7 @@ from hubbub.protocol.costs import Headcount, fedavg_bits, tags_bits
 from hubbub.rest import CostView
 from hubbub.strategies.registry import STRATEGIES, find_strategy
 from hubbub.strategies.scores import SCORES, predict_bits
-from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord, State
+from hubbub_coordinator.phases.round import CoordinatorRound, State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,21 +30,6 @@ class Account:
     fedavg_bits: int
     round_s: float
     """From its opening to its end, by the coordinator's clock."""
-
-
-def union_size(data: CoordinatorRound) -> int | None:
-    """Return |V|, which follows from what the strategy's last phase released; None before that."""
-    strategy = find_strategy(data.manifest.strategy)
-    last = find_record(data, strategy.phases[-1].name)
-    if last is None or not last.released:
-        return None
-    return strategy.union_size([claim.vector for claim in last.released])
-
-
-def find_record(data: CoordinatorRound, phase: str) -> PhaseRecord | None:
-    """Return the record of a phase; None before it is opened."""
-    found = (record for each, record in zip(data.phases, data.records, strict=False) if each.name == phase)
-    return next(found, None)
 
 
 def costs(data: CoordinatorRound) -> dict[str, CostView]:
@@ -68,7 +53,7 @@ def predict(data: CoordinatorRound) -> dict[str, int]:
 
 
 def _predict_scores(data: CoordinatorRound) -> dict[str, int]:
-    record = find_record(data, SCORES.name)
+    record = data.find_record(SCORES.name)
     if record is None or not record.released:
         return {}
     heads = _count_heads(data, SCORES.name)
@@ -80,7 +65,7 @@ def _predict_scores(data: CoordinatorRound) -> dict[str, int]:
 
 
 def _predict_strategy(data: CoordinatorRound) -> dict[str, int]:
-    size = union_size(data)
+    size = data.union_size
     if size is None:
         return {}
     strategy, parameters = find_strategy(data.manifest.strategy), data.manifest.protocol_parameters
@@ -114,7 +99,7 @@ def predict_others(data: CoordinatorRound) -> dict[str, int]:
     Without a union phase nobody learns |V|. Then the other strategies are counted with its upper bound: all
     that the members chose. The result is empty before the round's last sum is out.
     """
-    size = union_size(data)
+    size = data.union_size
     if size is None:
         return {}
     parameters, mine = data.manifest.protocol_parameters, data.manifest.strategy
@@ -208,7 +193,7 @@ def account(data: CoordinatorRound) -> Account:
         round=data.number,
         metrics=data.metrics,
         members=tuple(client for client in data.manifest.clients if client in data.members),
-        union_size=union_size(data) or 0,
+        union_size=data.union_size or 0,
         costs=costs(data),
         fedavg_bits=count_fedavg_bits(data),
         round_s=max(0.0, (data.ended_at_s or data.began_at_s) - data.began_at_s),

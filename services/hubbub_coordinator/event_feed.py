@@ -21,7 +21,6 @@ from hubbub.protocol.metrics import format_value
 from hubbub.runtime.runner import Transition
 from hubbub.strategies.base import Phase
 from hubbub.strategies.scores import SCORES
-from hubbub_coordinator.accounts import find_record
 from hubbub_coordinator.events import (
     Began,
     DeadlinePassed,
@@ -77,6 +76,7 @@ class FeedEventKind(StrEnum):
     PAUSE_REQUESTED = "pause-requested"
     RUN_PAUSED = "run-paused"
     RUN_RESUMED = "run-resumed"
+    RUN_STALLED = "run-stalled"
     RUN_COMPLETED = "run-completed"
     RUN_FAILED = "run-failed"
     RUN_CANCELLED = "run-cancelled"
@@ -158,6 +158,8 @@ _STATES_OF_RUN = {
 def _tell_run(moment: Transition, earlier: CoordinatorRun, run: CoordinatorRun) -> Iterator[_Line]:
     yield from _tell_of_party(moment, earlier, run)
     yield from _tell_of_operator(moment, earlier, run)
+    if run.stalled and not earlier.stalled:
+        yield _Line(FeedEventKind.RUN_STALLED, f"the run is stalled: {run.stalled}")
     if moment.after is moment.before:
         return
     if moment.after is runs.State.AGREEING:
@@ -228,7 +230,7 @@ def _tell_of_client(moment: Transition, earlier: CoordinatorRound, data: Coordin
 
 def _holders(data: CoordinatorRound, phase: str, client: PartyId) -> set[PartyId]:
     """Return the aggregators that hold a client's set, of an open phase or of the one that has yet to open."""
-    record = find_record(data, phase)
+    record = data.find_record(phase)
     return {*(data.early if record is None else record.held).get(client, ())}
 
 
@@ -244,7 +246,7 @@ def _tell_of_aggregator(moment: Transition, earlier: CoordinatorRound, data: Coo
         case SetSpoilt(phase=phase, client=client) if data.records != earlier.records:
             yield _Line(FeedEventKind.SET_REFUSED, f"{client}: {data.record.spoilt[client]}", client, phase)
         case SumReleased(phase=phase, aggregator=name):
-            before, after = find_record(earlier, phase), find_record(data, phase)
+            before, after = earlier.find_record(phase), data.find_record(phase)
             if before and after and name in after.ended - before.ended:
                 what = _say_release(find_combiner(data, phase), name, phase)
                 text = f"{name} released {what} ({len(after.ended)} of {len(earlier.aggregators)})"

@@ -109,6 +109,8 @@ class RoundEnded(Event):
     """Clients over which scores are summed, fixed in this round or before."""
     present: frozenset[PartyId] = field(default_factory=frozenset)
     """Clients that certainly took part in the round."""
+    union_size: int | None = None
+    """|V|, from the sizes that aggregators declared; None if the last phase has no sum."""
     payload_bits: int = 0
     wire_bytes: int = 0
 

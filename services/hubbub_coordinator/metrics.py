@@ -1,4 +1,4 @@
-"""Prometheus metrics of the coordinator: duration and cost of phases and rounds, and waiting times.
+"""Prometheus metrics of the coordinator: duration and cost of phases and rounds, waiting times, stalled runs.
 
 All are derived from the steps of its machines, so only persisted steps are counted. Byte counts are the
 parties' own reports.
@@ -123,8 +123,8 @@ def _is_released(record: PhaseRecord) -> bool:
     return record.released_at_s is not None
 
 
-class Waits(Collector):
-    """Collector of how many parties runs wait for, and of the longest wait; computed on each scrape."""
+class OpenRuns(Collector):
+    """Collector of how many parties runs wait for, the longest wait, and stalled runs; computed on each scrape."""
 
     def __init__(self, machines: Mapping[Key, RunningMachine], clock: Clock) -> None:
         self._machines = machines
@@ -132,7 +132,8 @@ class Waits(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Measure all runs that have not ended."""
-        waits = [wait for wait in self._find() if wait.parties]
+        machines = dict(self._machines)
+        waits = [wait for wait in _find_waits(machines) if wait.parties]
         longest_s = max((self._clock.now_s() - wait.since_s for wait in waits), default=0.0)
         yield GaugeMetricFamily(
             "hubbub_parties_awaited",
@@ -144,13 +145,21 @@ class Waits(Collector):
             "How long the run that has waited longest has waited for somebody; 0 if none waits.",
             value=max(0.0, longest_s),
         )
+        yield GaugeMetricFamily(
+            "hubbub_stalled_runs",
+            "Runs that have not ended and whose model seems to learn nothing any more.",
+            value=sum(
+                isinstance(live.data, runs.CoordinatorRun) and bool(live.data.stalled)
+                for live in machines.values()
+            ),
+        )
 
-    def _find(self) -> Iterator[Waiting]:
-        machines = dict(self._machines)
-        for key, live in machines.items():
-            if isinstance(live.state, runs.State) and isinstance(live.data, runs.CoordinatorRun):
-                open_round = machines.get(Key("round", key.run, live.data.round))
-                last: Last = None
-                if open_round and isinstance(open_round.state, rounds.State):
-                    last = open_round.state, open_round.data
-                yield find_awaited(live.state, live.data, last)
+
+def _find_waits(machines: Mapping[Key, RunningMachine]) -> Iterator[Waiting]:
+    for key, live in machines.items():
+        if isinstance(live.state, runs.State) and isinstance(live.data, runs.CoordinatorRun):
+            open_round = machines.get(Key("round", key.run, live.data.round))
+            last: Last = None
+            if open_round and isinstance(open_round.state, rounds.State):
+                last = open_round.state, open_round.data
+            yield find_awaited(live.state, live.data, last)

@@ -33,7 +33,7 @@ from hubbub_coordinator.archive import EndedRun, KnownRun, RunArchive, RunSummar
 from hubbub_coordinator.event_feed import KEPT, EventFeed
 from hubbub_coordinator.events import Began, CancelRequested, PauseRequested, ResumeRequested
 from hubbub_coordinator.intake import read_round_event, read_run_event
-from hubbub_coordinator.metrics import Metering, Waits
+from hubbub_coordinator.metrics import Metering, OpenRuns
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 
@@ -98,6 +98,7 @@ class Coordinator:
         self._archived_news: dict[RunId, int] = {}
         """Id of the last archived feed event, of runs that have not ended."""
         self._pause_when_void = pause_when_void
+        self._observer = observer
         self._transport = transport
         self._states: dict[RunId, str] = {}
         """State of each run, in the order of submission; by name, which is quicker to look up."""
@@ -120,11 +121,11 @@ class Coordinator:
             clock=self._clock,
             counters=self.counters,
             audit=self._audit,
-            observer=Metering(self.counters.registry, observer),
+            observer=Metering(self.counters.registry, self._observe),
             witness=self._witness,
             settled=self._archive_due,
         )
-        self.counters.registry.register(Waits(self.runner.machines, self._clock))
+        self.counters.registry.register(OpenRuns(self.runner.machines, self._clock))
 
     async def start(self) -> None:
         """Rebuild all runs and go on with them; without any run, leave messages in the queue.
@@ -147,6 +148,13 @@ class Coordinator:
             # The round before is asked for less often from now on.
             self._due.add(moment.key.run)
         self.event_feed.note(moment)
+
+    def _observe(self, moment: Transition) -> None:
+        """Log a run that begins to be stalled, and pass the step on."""
+        match moment.earlier, moment.data:
+            case runs.CoordinatorRun(stalled=""), runs.CoordinatorRun(stalled=why) if why:
+                log.warning("run %s is stalled: %s", moment.key.run, why)
+        self._observer(moment)
 
     async def _archive_due(self) -> None:
         """Archive what is over, and snapshot long runs, which would make a restart slow."""

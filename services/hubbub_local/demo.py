@@ -158,12 +158,17 @@ async def _run(
     out: DemoFolder | None,
 ) -> None:
     with show(board, console):
-        await federation.complete(manifest)
+        ended = await federation.complete(manifest)
     sha256, alone = federation.model_digest(manifest), federation.alone_shares(manifest)
     wire = federation.wire_by_kind()
     times = {each.round: board.stopwatch.split(manifest.run_id, each) for each in board.accounts}
     console.print(draw_report(manifest, board.accounts, times, sha256, alone, wire))
+    if ended.released < manifest.rounds:
+        console.print(f"The run ended early: {ended.reason}.", highlight=False)
+    if ended.stalled:
+        console.print(f"warning: the run is stalled: {ended.stalled}.", highlight=False, style="yellow")
     report = write_report(manifest, board.accounts, times, sha256, alone, wire, data=options.data)
+    report |= {"reason": ended.reason, "stalled": ended.stalled}
     if options.json:
         options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
         console.print(f"Written to {options.json}", highlight=False)

@@ -120,6 +120,8 @@ class Board:
         if isinstance(moment.event, PartyJoined) and len(data.joined) > self.joined:
             self.joined = len(data.joined)
             self.note(f"{moment.event.party} joined ({self.joined} of {len(data.parties)})")
+        if data.stalled and isinstance(moment.earlier, runs.CoordinatorRun) and not moment.earlier.stalled:
+            self.note(f"the run is stalled: {data.stalled}")
         if moment.after in runs.OUTCOMES:
             self.state = str(moment.after.value)
 

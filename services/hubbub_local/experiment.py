@@ -15,7 +15,6 @@ from rich.console import Console
 
 from hubbub.errors import ConfigurationError, ProtocolError
 from hubbub.messages.manifest import Manifest
-from hubbub.protocol.metrics import reaches
 from hubbub.runtime.runner import Observer, Transition
 from hubbub_cli.formatting import show_bytes, show_metric
 from hubbub_cli.suggestions import suggest
@@ -24,7 +23,7 @@ from hubbub_coordinator.events import CancelRequested
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_local.demo import draw_secret_seed, draw_up
-from hubbub_local.federation import start_federation
+from hubbub_local.federation import describe_end, start_federation
 from hubbub_local.options import SimulationOptions
 from hubbub_local.task_wrappers import ContinuedTask
 from hubbub_trainer.learning.datasets import default_cache_folder
@@ -68,6 +67,10 @@ class Result:
     costs: Costs
     digest: str
     """SHA-256 of the model that all clients ended with."""
+    reason: str
+    """The reason why the run ended: its rounds, target or patience."""
+    stalled: str
+    """The reason why it seemed to learn nothing any more, with advice; empty if it did not seem so."""
     task: Task
     kept: KeptModel = field(repr=False)
 
@@ -84,10 +87,7 @@ class Result:
     @property
     def reached(self) -> bool:
         """True if the last round's headline metric reaches the run's target."""
-        headline, target = self.manifest.headline, self.manifest.target
-        if headline is None or target is None or headline.name not in self.metrics:
-            return False
-        return reaches(headline, self.metrics[headline.name], target)
+        return self.manifest.is_on_target(self.metrics)
 
     def tensors(self) -> Arrays:
         """Return the whole model by name, with frozen parameters, and buffers as the first client has them."""
@@ -102,7 +102,8 @@ class Result:
     def __repr__(self) -> str:
         scores = [f"{name} {show_metric(name, value)}" for name, value in self.metrics.items()]
         run = f"{self.manifest.task}, {self.manifest.strategy}, {len(self.history)} rounds"
-        return f"<Result: {', '.join([run, *scores])}; model of {self.model.size:,}, SHA-256 {self.digest[:16]}…>"
+        told = ", ".join([run, *scores, *(["stalled"] if self.stalled else [])])
+        return f"<Result: {told}; model of {self.model.size:,}, SHA-256 {self.digest[:16]}…>"
 
 
 def simulate(
@@ -118,12 +119,14 @@ def simulate(
     that keeps to `hubbub_trainer.learning.task.Task`.
 
     `options` are the fields of `hubbub_local.options.SimulationOptions`, which are the demo's flags: `clients`,
-    `servers`, `strategy`, `rounds`, `local_steps`, `seed`, `data`, `target` and more.
+    `servers`, `strategy`, `rounds`, `local_steps`, `seed`, `data`, `target`, `patience` and more.
 
     `initial_model` replaces the model that the task begins with, for example by that of an earlier result. It is
     a new run with new parties: accumulators and optimisers begin afresh.
 
     `progress` prints a line to standard error after each round, or is called with each round's account.
+
+    A run that seems to learn nothing any more is logged as a warning, and `stalled` of the result says why.
 
     If the task or the run fails, it raises. Where an event loop is running already, as in a notebook, the run has
     a thread of its own, which also calls `progress`.
@@ -145,12 +148,12 @@ async def run_to_target(
     *,
     observer: Observer = lambda _: None,
 ) -> Result:
-    """Run until a round's headline metric reaches `options.target`, or `options.rounds` are done.
+    """Run until `options.rounds` are done, or `options.target` or `options.patience` ends the run before.
 
     A failing task raises: in a real run only its owner is told, but an experiment would give meaningless numbers.
     `report` gets every finished round; if it raises, the run is given up. `observer` gets the coordinator's steps.
     """
-    # The target is in the manifest, so that no round begins after it was reached.
+    # These are in the manifest, so that no round begins after the one that meets them.
     manifest, parties = draw_up(options, task)
     finished: asyncio.Queue[Account | None] = asyncio.Queue()
     history: list[Account] = []
@@ -185,12 +188,14 @@ async def run_to_target(
             if federation.count_task_failures():
                 raise ProtocolError(f"{manifest.strategy} failed: the task failed; the log says how")
             if state is not runs.State.COMPLETED:
-                raise ProtocolError(f"{manifest.strategy} {state.value}: {run.reason}")
+                raise ProtocolError(f"{manifest.strategy} {describe_end(state, run)}")
             return Result(
                 manifest=manifest,
                 history=tuple(history),
                 costs=_add_up(history, federation.wire_by_kind()),
                 digest=federation.model_digest(manifest),
+                reason=run.reason,
+                stalled=run.stalled,
                 task=task,
                 kept=federation.kept_model(manifest),
             )

@@ -86,11 +86,12 @@ class Federation:
             await ended[run].wait()
         return self.coordinator.find_run(run)
 
-    async def complete(self, manifest: Manifest) -> None:
-        """Run a manifest to its end; raise `ProtocolError` unless it completed."""
+    async def complete(self, manifest: Manifest) -> runs.CoordinatorRun:
+        """Run a manifest to its end, and return its data; raise `ProtocolError` unless it completed."""
         state, run = await self.run(manifest)
         if state is not runs.State.COMPLETED:
-            raise ProtocolError(f"the run {state.value}: {run.reason}")
+            raise ProtocolError(f"the run {describe_end(state, run)}")
+        return run
 
     def model_digests(self, manifest: Manifest) -> dict[PartyId, str]:
         """Return the model digest that each trainer wrote to its folder when the run ended."""
@@ -132,6 +133,12 @@ class Federation:
                 if record.get("alone_share") is not None:
                     told.setdefault(record["round"], []).append(record["alone_share"])
         return {number: sum(shares) / len(shares) for number, shares in told.items()}
+
+
+def describe_end(state: runs.State, run: runs.CoordinatorRun) -> str:
+    """Describe how and why a run ended, and why it was stalled if it was."""
+    stalled = f". It was stalled: {run.stalled}" if run.stalled else ""
+    return f"{state.value}: {run.reason}{stalled}"
 
 
 def _run_folder(folder: Path, name: PartyId, run: RunId) -> Path:

@@ -90,6 +90,8 @@ class RunView(BaseModel):
     reason: str
     warning: str
     """A warning if its strategy and parameters are expected to lose many indices; empty otherwise."""
+    stalled: str
+    """The reason why its model seems to learn nothing any more; empty if it does not seem so."""
     strategy: str
     block: int
     """Neighbouring indices that sec-union chooses together; 1 in every other strategy."""

@@ -139,6 +139,14 @@ class RunOptions:
         float | None,
         Option(help="Complete the run when the task's first metric reaches it, such as an accuracy of 0.98."),
     ] = None
+    patience: Annotated[
+        int,
+        Option(
+            min=0,
+            help="Complete the run after this many scored rounds in which the first metric was no better than"
+            " before; 0: never.",
+        ),
+    ] = 0
     phase_timeout_s: Annotated[
         float | None,
         Option(flag="--phase-timeout", help="Seconds that a phase may take before it closes without the late."),

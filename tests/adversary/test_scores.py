@@ -6,7 +6,7 @@ the rule that stops it switched off, where it succeeds, and with it on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from hubbub.machine.table import Step
 from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.messages.rounds import ClosePhase, MaskedChunk, PhaseReleased, RoundScored, SumChunk
-from hubbub.protocol.metrics import Metric, Scores, ScoreSheet
+from hubbub.protocol.metrics import Metric, Scores, ScoreSheet, Trend
 from hubbub.protocol.ring import Residues
 from hubbub.strategies.base import Release, Theta
 from hubbub.strategies.scores import SCORES, ScoreRound
@@ -32,10 +32,11 @@ from hubbub_coordinator.phases import round as coordinator_rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_trainer.events import Evaluated
 from hubbub_trainer.learning.synthetic import SyntheticTask
+from hubbub_trainer.learning.task import Learner
 from hubbub_trainer.phases import catchup
 from hubbub_trainer.phases import round as trainer_rounds
 from support.corrupt_party import TASK, Rewrite, Scene, corrupt_federation, draw_up, is_said, say
-from support.wrapped_learner import WrappedLearner
+from support.wrapped_learner import WrappedLearner, WrappedTask
 
 ACCURACY = MetricClaim(name="accuracy")
 HONEST, CORRUPT = draw_up().aggregators
@@ -259,7 +260,7 @@ async def test_a_client_endorses_an_early_end_only_by_its_own_sum_of_the_scores(
     tmp_path: Path, target: float, monkeypatch: pytest.MonkeyPatch, *, endorsed: bool
 ) -> None:
     """The coordinator calls the run completed after its first round, whatever the scores are."""
-    monkeypatch.setattr("hubbub_coordinator.phases.run._say_success", lambda *_: "it is good enough")
+    monkeypatch.setattr("hubbub_coordinator.phases.run._find_completion", lambda *_: "it is good enough")
     manifest = draw_up_scored(target=target)
     async with corrupt_federation(manifest, tmp_path, task=SCORING) as scene:
         state, run = await scene.run()
@@ -267,6 +268,87 @@ async def test_a_client_endorses_an_early_end_only_by_its_own_sum_of_the_scores(
         assert (state, run.released) == (runs.State.COMPLETED, 1)
         kept = [(tmp_path / client / "runs" / manifest.run_id / "endorsement.json") for client in manifest.clients]
         assert [path.exists() for path in kept] == [endorsed] * 3
+
+
+# A run that is said to be stalled -------------------------------------------------------------------------
+
+
+@dataclass
+class ListedScores(WrappedLearner):
+    """A learner whose models have these scores, round after round."""
+
+    values: Iterator[float]
+
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
+        del theta, memory
+        return {"accuracy": (next(self.values), 1)}
+
+
+@dataclass
+class ListedTask(WrappedTask):
+    """A task whose models have these scores at every client."""
+
+    values: Sequence[float]
+
+    def learner(self, *, index: int, clients: int, seed: int) -> Learner:
+        return ListedScores(super().learner(index=index, clients=clients, seed=seed), iter(self.values))
+
+
+async def end_early(folder: Path, monkeypatch: pytest.MonkeyPatch, *totals: float) -> set[bool]:
+    """The coordinator calls a run stalled after these rounds; return whether its clients endorse the model."""
+    monkeypatch.setattr(
+        "hubbub_coordinator.phases.run._find_completion",
+        lambda run, _: "nothing improves" if run.released == len(totals) else "",
+    )
+    manifest = draw_up_scored(rounds=9, patience=2)
+    async with corrupt_federation(manifest, folder, task=ListedTask(SCORING, totals)) as scene:
+        state, run = await scene.run()
+
+        assert (state, run.released) == (runs.State.COMPLETED, len(totals))
+        return {
+            (folder / client / "runs" / manifest.run_id / "endorsement.json").exists()
+            for client in manifest.clients
+        }
+
+
+@pytest.mark.parametrize(
+    ("totals", "endorsed"),
+    [
+        pytest.param((0.5, 0.5), False, id="before as many rounds were scored as the patience says"),
+        pytest.param((0.25, 0.5, 0.75), False, id="while the totals still improve"),
+        pytest.param((0.5, 0.25, 0.75), False, id="after a better total"),
+        pytest.param((0.5, 0.5, 0.25), True, id="when it is true"),
+    ],
+)
+async def test_a_client_endorses_a_stalled_run_only_if_its_own_totals_have_stalled(
+    tmp_path: Path, totals: Sequence[float], monkeypatch: pytest.MonkeyPatch, *, endorsed: bool
+) -> None:
+    assert await end_early(tmp_path, monkeypatch, *totals) == {endorsed}
+
+
+@pytest.mark.parametrize("rule", [True, False])
+async def test_scores_that_are_voided_to_hide_an_improvement_do_not_make_a_run_stalled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, rule: bool
+) -> None:
+    """The rule: after a round whose total nobody knows, a client counts anew the rounds that are no better.
+
+    A corrupt client tells the coordinator that the model of round 3 is better than those before. Without the rule
+    the clients would endorse the next one as no worse than any.
+    """
+    choose_end = coordinator_rounds._choose_end
+
+    def void_the_better_one(
+        data: coordinator_rounds.CoordinatorRound, at_s: float
+    ) -> Step[coordinator_rounds.State, coordinator_rounds.CoordinatorRound]:
+        if data.scoring and data.number == 3:
+            return coordinator_rounds._void(data, "somebody is missing", at_s)
+        return choose_end(data, at_s)
+
+    monkeypatch.setattr(coordinator_rounds, "_choose_end", void_the_better_one)
+    if not rule:
+        monkeypatch.setattr(Trend, "interrupt", lambda trend: trend)
+
+    assert await end_early(tmp_path, monkeypatch, 0.5, 0.5, 0.9, 0.5) == {not rule}
 
 
 def test_scores_do_not_print() -> None:

@@ -363,6 +363,21 @@ def test_a_trainer_that_was_killed_is_shown_as_missing_until_it_is_back(stage: S
     assert lost in rounds[-1]["members"]
 
 
+def test_a_run_that_does_not_learn_is_shown_as_stalled(stage: Stage) -> None:
+    slow = draw_up(stage, rounds=9, local_steps=5, learning_rate=1e-6, patience=2)
+    run = stage.federation.submit(slow)
+    stage.federation.wait_for(run, lambda view: view.state == "completed")
+    view = stage.federation.read(f"runs/{run}")
+    assert view["rounds_released"] < 9
+
+    with stage.page(f"/#/runs/{run}") as (page, watch):
+        expect(page.get_by_role("note").get_by_text("Stalled")).to_have_text(f"! Stalled: {view['stalled']}.")
+        page.get_by_role("region", name="Events").get_by_role("combobox").first.select_option("problems")
+        expect(page.get_by_role("region", name="Events").get_by_text("the run is stalled")).to_be_visible()
+        assert axe(page) == []
+        watch.check()
+
+
 def test_the_page_says_that_the_coordinator_is_away_and_goes_on_when_it_is_back(stage: Stage) -> None:
     federation = stage.federation
     manifest = draw_up(stage, rounds=4)

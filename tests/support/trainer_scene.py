@@ -39,6 +39,7 @@ from hubbub.protocol.layout import Vector, plan_chunks
 from hubbub.runtime.runner import Observer
 from hubbub.strategies.base import Phase, Theta
 from hubbub.strategies.registry import find_strategy
+from hubbub.strategies.scores import SCORES
 from hubbub.transport.base import Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import dead_letter_queue, peers_queue, topology_for
@@ -65,7 +66,7 @@ DEMO_SEED = 3
 
 
 def find_phase(strategy: str, name: str) -> Phase:
-    return next(phase for phase in find_strategy(strategy).phases if phase.name == name)
+    return next(phase for phase in (*find_strategy(strategy).phases, SCORES) if phase.name == name)
 
 
 @dataclass(eq=False)

@@ -99,7 +99,7 @@ def view_round(state: rounds.State, data: CoordinatorRound) -> RoundView:
         ended_at_s=data.ended_at_s,
         members=[client for client in data.manifest.clients if client in data.members],
         missing=list(data.missing()) if state is rounds.State.COLLECTING and data.records else [],
-        union_size=accounts.union_size(data),
+        union_size=data.union_size,
         metrics=data.metrics,
         phases=[
             PhaseView(
@@ -150,6 +150,7 @@ def _summarise(run: RunId, state: runs.State, data: CoordinatorRun, last: Last) 
         "state": state.value,
         "reason": data.reason,
         "warning": describe_risks(STRATEGIES[manifest.strategy], manifest.protocol_parameters),
+        "stalled": data.stalled,
         "strategy": manifest.strategy,
         "block": manifest.block,
         "bits": manifest.bits,

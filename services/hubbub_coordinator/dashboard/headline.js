@@ -87,13 +87,17 @@ function showTitle(run) {
     h("span", {}, `began ${formatDay(run.began_at_s)}`),
     h("code", { title: run.run }, shortId(run.run)),
   );
-  const warning = byId("run-warning");
-  show(warning, run.warning !== "");
-  setText(warning, `! Warning: ${run.warning}.`);
+  showWarning(byId("run-warning"), "Warning", run.warning);
+  showWarning(byId("run-stalled"), "Stalled", run.stalled);
   const reason = byId("reason");
   show(reason, run.reason !== "" && run.state !== "completed");
   set(reason, { class: `reason is-${run.state}` });
   setText(reason, `${{ failed: "It failed", cancelled: "It was cancelled" }[run.state] ?? "Note"}: ${run.reason}`);
+}
+
+function showWarning(line, label, sentence) {
+  show(line, sentence !== "");
+  setText(line, `! ${label}: ${sentence}.`);
 }
 
 function pausing(run) {

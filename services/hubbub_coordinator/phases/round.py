@@ -52,6 +52,7 @@ from hubbub.messages.rounds import (
 )
 from hubbub.messages.shares import ShareChunk, SignedReceipt, Traffic, VectorClaim
 from hubbub.strategies.phase_plan import PhasedRound
+from hubbub.strategies.registry import find_strategy
 from hubbub_coordinator.events import (
     Began,
     DeadlinePassed,
@@ -145,6 +146,20 @@ class CoordinatorRound(PhasedRound):
     def record(self) -> PhaseRecord:
         """Record of the current phase."""
         return self.records[self.phase]
+
+    def find_record(self, phase: str) -> PhaseRecord | None:
+        """Return the record of a phase; None before it is opened."""
+        found = (record for each, record in zip(self.phases, self.records, strict=False) if each.name == phase)
+        return next(found, None)
+
+    @property
+    def union_size(self) -> int | None:
+        """|V|, which follows from what the strategy's last phase released; None before that."""
+        strategy = find_strategy(self.manifest.strategy)
+        last = self.find_record(strategy.phases[-1].name)
+        if last is None or not last.released:
+            return None
+        return strategy.union_size([claim.vector for claim in last.released])
 
     @property
     def aggregators(self) -> tuple[PartyId, ...]:
@@ -514,6 +529,7 @@ def _end(data: CoordinatorRound, state: State, at_s: float) -> Step[State, Coord
         metrics=data.metrics,
         score_members=data.score_members,
         present=data.present,
+        union_size=data.union_size,
         payload_bits=data.payload_bits,
         wire_bytes=data.wire_bytes,
     )

@@ -22,7 +22,8 @@ from hubbub.machine.effects import CancelTimer, Effect, Failed, Key, Publish, Re
 from hubbub.machine.table import STAY, Kind, Step, Table, To, stay
 from hubbub.messages.manifest import Manifest, describe_run
 from hubbub.messages.runs import RunEnded, RunKey, RunKeys, RunProposed
-from hubbub.protocol.metrics import format_value, reaches
+from hubbub.protocol.metrics import Trend, format_value, reaches
+from hubbub.strategies.registry import find_strategy
 from hubbub_coordinator.events import (
     Began,
     CancelRequested,
@@ -42,6 +43,12 @@ from hubbub_coordinator.reasons import tell_failure, tell_refusal
 PROPOSAL_INTERVAL_S = 2.0
 LEAST_AGREEMENT_S = 600.0
 """Applies even if phases are shorter: clients agree only once, and one of them may have to be restarted first."""
+USUAL_PATIENCE = 5
+"""Scored rounds without a better one after which a run counts as stalled, if its manifest has no patience.
+
+A quarter of a run of the usual length: early enough to save the rest, and a metric that is noisy has time to rise.
+"""
+ADVICE = "docs/running.md, 'A run does not learn', says what to try"
 
 
 class State(Enum):
@@ -86,6 +93,10 @@ class CoordinatorRun:
     wire_bytes: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Metrics of the last round that was scored."""
+    trend: Trend = field(default_factory=Trend)
+    """Agreed totals of the headline metric."""
+    union_size: int | None = None
+    """|V| of the last released round."""
     score_members: frozenset[PartyId] = field(default_factory=frozenset)
     """Clients over which scores are summed, fixed by the first scores phase."""
     attended: Mapping[PartyId, int] = field(default_factory=dict)
@@ -106,6 +117,22 @@ class CoordinatorRun:
         return frozenset(self.keys)
 
     @property
+    def stalled(self) -> str:
+        """The reason why the model seems to learn nothing any more, with advice; empty if it does not seem so.
+
+        It follows from sizes that aggregators declared and from totals that clients of min_clients organisations
+        reported alike. A later round may take it back.
+        """
+        if self.union_size == 0 and not find_strategy(self.manifest.strategy).repeats:
+            return f"the last released round changed no parameter: |V| is 0; {ADVICE}"
+        headline, best = self.manifest.headline, self.trend.best
+        if headline is None or best is None or reaches(headline, best, headline.best):
+            return ""
+        if not self.trend.has_stalled(self.manifest.patience or USUAL_PATIENCE):
+            return ""
+        return f"{_describe_plateau(headline.name, best, self.trend.since_best)}; {ADVICE}"
+
+    @property
     def parties(self) -> dict[PartyId, Role]:
         """All parties that the manifest names, without the coordinator."""
         return {
@@ -119,6 +146,11 @@ class OpenRound(Effect):
     """Set up the machine of the next round."""
 
     number: int
+
+
+def _describe_plateau(name: str, best: float, since_best: int) -> str:
+    rounds = "scored round" if since_best == 1 else f"{since_best} scored rounds"
+    return f"{name} was no better than {format_value(name, best)} in the last {rounds}"
 
 
 def _propose(run: CoordinatorRun, at_s: float) -> tuple[Effect, ...]:
@@ -193,18 +225,23 @@ def go_on(run: CoordinatorRun, event: RoundEnded) -> Step[State, CoordinatorRun]
     if event.verdict is RoundVerdict.CONTRADICTED:
         return _end(run, State.FAILED, event.reason, event.at_s)
     released = event.verdict is RoundVerdict.RELEASED
-    run = replace(run, released=run.released + released, void=run.void + (not released))
-    success = _say_success(run.manifest, event) if released else ""
-    if success:
-        return _end(run, State.COMPLETED, success, event.at_s)
-    if run.released == run.manifest.rounds:
-        return _end(run, State.COMPLETED, f"all {run.released} rounds are done", event.at_s)
+    run = _follow(run, event) if released else replace(run, void=run.void + 1)
+    done = _find_completion(run, event) if released else ""
+    if done:
+        return _end(run, State.COMPLETED, done, event.at_s)
     if run.void - run.void_forgiven > run.manifest.max_void_rounds:
         reason = f"{run.void} rounds were void, the last because {event.reason}"
         if not run.pause_when_void:
             return _end(run, State.FAILED, reason, event.at_s)
         return Step(State.PAUSED, replace(run, reason=reason))
     return _pause_or_open_next(run, event.at_s)
+
+
+def _follow(run: CoordinatorRun, event: RoundEnded) -> CoordinatorRun:
+    """Count a released round, and take in what tells whether the model still learns."""
+    released = run.released + 1
+    trend = run.manifest.follow(run.trend, event.metrics, released=released)
+    return replace(run, released=released, trend=trend, union_size=event.union_size)
 
 
 def _add_up(run: CoordinatorRun, event: RoundEnded) -> CoordinatorRun:
@@ -221,14 +258,20 @@ def _add_up(run: CoordinatorRun, event: RoundEnded) -> CoordinatorRun:
     )
 
 
-def _say_success(manifest: Manifest, event: RoundEnded) -> str:
-    """Return the sentence for a round that reached the manifest's target; empty if it did not."""
+def _find_completion(run: CoordinatorRun, event: RoundEnded) -> str:
+    """Return the reason why the run is complete after this released round; empty if it is not."""
+    manifest, trend = run.manifest, run.trend
     headline, target = manifest.headline, manifest.target
-    value = event.metrics.get(headline.name) if headline else None
-    if headline is None or target is None or value is None or not reaches(headline, value, target):
-        return ""
-    told, wanted = (format_value(headline.name, each) for each in (value, target))
-    return f"round {event.number} reached {headline.name} {told}; the target was {wanted}"
+    if headline and target is not None and manifest.is_on_target(event.metrics):
+        told, wanted = (format_value(headline.name, each) for each in (event.metrics[headline.name], target))
+        return f"round {event.number} reached {headline.name} {told}; the target was {wanted}"
+    if run.released == manifest.rounds:
+        return f"all {run.released} rounds are done"
+    if headline and trend.best is not None and manifest.may_end_early(trend, event.metrics):
+        return (
+            f"{_describe_plateau(headline.name, trend.best, trend.since_best)}, which is the patience of the run"
+        )
+    return ""
 
 
 def note_wish(run: CoordinatorRun, event: PauseRequested | ResumeRequested) -> Step[State, CoordinatorRun]:

@@ -51,7 +51,7 @@ from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundOpened
 from hubbub.messages.runs import PartyFailed, RunKey
 from hubbub.messages.snapshots import ModelVouched, Voucher
-from hubbub.protocol.metrics import reaches
+from hubbub.protocol.metrics import Trend
 from hubbub.strategies.registry import STRATEGIES
 from hubbub_trainer.events import (
     CaughtUp,
@@ -129,8 +129,10 @@ class Participation:
     """Limit on snapshots sent to each peer in this run."""
     score_members: frozenset[PartyId] = field(default_factory=frozenset)
     """Over whom the run's scores are summed; nobody before the first time."""
-    on_target: bool = False
-    """True if the scores of the last round that is over met the manifest's target."""
+    trend: Trend = field(default_factory=Trend)
+    """Totals of the headline metric that we decoded ourselves."""
+    may_end_early: bool = False
+    """True if those up to the last round that is over meet the manifest's target or patience rule."""
     ordered: int = 0
     over: int = 0
     released: int = 0
@@ -439,6 +441,9 @@ def _adopt(data: Participation, event: CaughtUp) -> tuple[Participation, tuple[E
         ordered=max(data.ordered, voucher.round),
         released=voucher.released,
         vouchers=(voucher,),
+        # We have not decoded the scores of these rounds.
+        trend=data.trend.interrupt(),
+        may_end_early=False,
     )
     record = Record("caught-up", {"up_to": voucher.round, "model_hmac": voucher.model_hmac})
     return data, (*noted, AbandonRounds(voucher.round), record)
@@ -502,23 +507,19 @@ def _count_round(data: Participation, event: RoundOver) -> tuple[Participation, 
         exposed=event.exposed,
         wasted=event.exposed and not event.released,
     )
+    manifest, trend = data.manifest, data.trend
+    if event.released:
+        trend = manifest.follow(trend, event.metrics, released=released)
     data = replace(
         data,
         over=event.number,
         released=released,
         vouchers=(*data.vouchers, voucher)[-VOUCHED_ROUNDS:],
         score_members=data.score_members or event.score_members,
-        on_target=_is_on_target(data, event),
+        trend=trend,
+        may_end_early=manifest.may_end_early(trend, event.metrics),
     )
     return data, noted
-
-
-def _is_on_target(data: Participation, event: RoundOver) -> bool:
-    """Return whether the scores that we decoded ourselves meet the manifest's target."""
-    headline, target = data.manifest.headline, data.manifest.target
-    if headline is None or target is None or headline.name not in event.metrics:
-        return False
-    return reaches(headline, event.metrics[headline.name], target)
 
 
 def _count(
@@ -598,9 +599,9 @@ def end(data: Participation, event: Ended) -> Step[State, Participation]:
 def _endorse(data: Participation) -> tuple[Effect, ...]:
     """Sign what the manifest's rounds have made, and nothing that a coordinator calls completed before.
 
-    That a target is reached we believe our own sum of the scores.
+    That a target is reached, or that nothing improves, we believe our own sums of the scores.
     """
-    return (EndorseModel(data.over),) if data.complete or data.on_target else ()
+    return (EndorseModel(data.over),) if data.complete or data.may_end_early else ()
 
 
 def set_up_last(data: Participation, event: RoundOrdered) -> Step[State, Participation]:

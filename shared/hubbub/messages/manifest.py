@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
 from functools import lru_cache
 from itertools import groupby
@@ -25,7 +25,7 @@ from hubbub.parameters import FACTOR_FLOOR, FIRST_FACTOR_BOUND, KAPPA, Parameter
 from hubbub.protocol.fixed_point import MAX_MODULUS_BITS
 from hubbub.protocol.layout import MIN_CHUNK_BYTES
 from hubbub.protocol.masks import DEFAULT_BITS
-from hubbub.protocol.metrics import Metric, MetricKind, ScoreSheet, ScoreWeights, check_metrics
+from hubbub.protocol.metrics import Metric, MetricKind, ScoreSheet, ScoreWeights, Trend, check_metrics, reaches
 
 Name = Annotated[PartyId, StringConstraints(pattern=PARTY_ID_PATTERN), WireMark.PARTY]
 ScoreMode = Literal["sum", "none"]
@@ -39,6 +39,8 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 LEFT_OUT_IF_NONE = Field(exclude_if=lambda value: value is None)
 """Left out of the canonical form, too: a manifest without the field keeps the id from before the field existed."""
+LEFT_OUT_IF_ZERO = Field(exclude_if=lambda value: value == 0)
+"""Left out in the same way."""
 LEFT_OUT_IF_ONE = Field(exclude_if=lambda value: value == 1)
 """Left out in the same way."""
 TAKES_BLOCKS = "sec-union"
@@ -208,6 +210,9 @@ class Manifest(Claim):
     """Released rounds from one scored round to the next. The last one is always scored; 0 scores none."""
     target: Annotated[Finite | None, LEFT_OUT_IF_NONE] = None
     """The run completes after the first scored round whose headline metric reaches it, or after all its rounds."""
+    patience: Annotated[int, Field(ge=0, lt=2**53), LEFT_OUT_IF_ZERO] = 0
+    """The run completes after this many scored rounds in a row whose headline metric is no better than the best
+    before them; with 0 it does not."""
     seed: Annotated[int, Field(ge=0, lt=2**53)]
     initial_model_sha256: Digest
     """Digest of the model that everybody can rebuild from the task and the seed; with a predecessor, of a salt
@@ -282,6 +287,8 @@ class Manifest(Claim):
             check_metrics(self.score_sheet.metrics)
         except ConfigurationError as error:
             raise ValueError(str(error)) from None
+        if self.patience and self.headline is None:
+            raise ValueError("patience needs scores: declare metrics, or leave patience out")
         if self.target is None:
             return self
         if self.headline is None:
@@ -331,8 +338,30 @@ class Manifest(Claim):
 
     @property
     def headline(self) -> Metric | None:
-        """The metric that a target is compared with; None if there are no scores."""
+        """The metric that can end the run early; None if there are no scores."""
         return self.metrics[0].metric if self.is_scored else None
+
+    def is_on_target(self, metrics: Mapping[str, float]) -> bool:
+        """Return whether the metrics of a round meet the target; False if there is none, or no scores."""
+        headline, target = self.headline, self.target
+        if headline is None or target is None or headline.name not in metrics:
+            return False
+        return reaches(headline, metrics[headline.name], target)
+
+    def follow(self, trend: Trend, metrics: Mapping[str, float], *, released: int) -> Trend:
+        """Return the headline's trend after the released round with this number, counted from 1."""
+        if self.headline is None or not self.is_scored_after(released):
+            return trend
+        if self.headline.name not in metrics:
+            return trend.interrupt()
+        return trend.add(self.headline, metrics[self.headline.name])
+
+    def may_end_early(self, trend: Trend, metrics: Mapping[str, float]) -> bool:
+        """Return whether the run may complete after a round with these metrics, before all rounds are done.
+
+        The coordinator and each client ask this of the totals that they know themselves.
+        """
+        return self.is_on_target(metrics) or (bool(metrics) and trend.has_stalled(self.patience))
 
     @property
     def is_scored(self) -> bool:

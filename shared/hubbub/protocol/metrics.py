@@ -18,7 +18,7 @@ Everything is decoded from the summed integers in exact arithmetic, so that all 
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
@@ -86,6 +86,11 @@ class Metric:
         if self.kind == "mean":
             return self.low, self.high
         return (WORST_R2, 1.0) if self.kind == "r2" else (0.0, 1.0)
+
+    @property
+    def best(self) -> float:
+        """The best value that it can have."""
+        return self.range[self.higher_is_better]
 
     @property
     def worst(self) -> float:
@@ -232,6 +237,30 @@ def reaches(metric: Metric, value: float, target: float) -> bool:
     low, high = metric.range
     slack = (high - low) * 2**-20
     return value >= target - slack if metric.higher_is_better else value <= target + slack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend:
+    """A metric's totals over the scored rounds of a run, in short: the best one, and the rounds since."""
+
+    best: float | None = None
+    """The best of the totals that are known; None before the first."""
+    since_best: int = 0
+    """The number of scored rounds in a row, up to the last one, whose totals are known and no better."""
+
+    def add(self, metric: Metric, total: float) -> "Trend":
+        """Add the total of the next scored round. It is better only by more than the rounding of the sum."""
+        if self.best is None or not reaches(metric, self.best, total):
+            return Trend(best=total)
+        return replace(self, since_best=self.since_best + 1)
+
+    def interrupt(self) -> "Trend":
+        """Leave out a round whose total is not known: it may have been the best, so counting begins anew."""
+        return replace(self, since_best=0)
+
+    def has_stalled(self, patience: int) -> bool:
+        """Return whether the last `patience` scored rounds were no better than the best before; with 0, never."""
+        return 0 < patience <= self.since_best
 
 
 def format_value(name: str, value: float) -> str:

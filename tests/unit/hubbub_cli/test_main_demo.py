@@ -107,6 +107,21 @@ def test_the_run_ends_at_its_target_and_without_scores_there_is_none(tmp_path: P
     assert all("scores" not in each["phases"] for each in unscored["rounds"])
 
 
+def test_a_run_that_does_not_improve_ends_after_its_patience_and_says_what_to_try(
+    tmp_path: Path, quiet: Hubbub
+) -> None:
+    slow = ("--rounds", "9", "--strategy", "fedavg", "--learning-rate", "1e-6")
+    report, shown = run_demo(tmp_path, *slow, "--patience", "2", hubbub=quiet)
+    moving, untold = run_demo(tmp_path, "--rounds", "3", "--patience", "2", hubbub=quiet)
+
+    assert len(report["rounds"]) == 3
+    assert f"The run ended early: {report['reason']}." in " ".join(shown.split())
+    assert f"warning: the run is stalled: {report['stalled']}." in " ".join(shown.split())
+    assert (moving["reason"], moving["stalled"]) == ("all 3 rounds are done", "")
+    assert "stalled" not in untold
+    assert "ended early" not in untold
+
+
 def test_blocks_are_run_where_they_are_asked_for_and_what_they_show_is_said(tmp_path: Path, quiet: Hubbub) -> None:
     report, shown = run_demo(tmp_path, "--strategy", "sec-union", "--block", "6", "--q", "3", hubbub=quiet)
     flat, untold = run_demo(tmp_path, "--strategy", "sec-union", "--q", "3", hubbub=quiet)

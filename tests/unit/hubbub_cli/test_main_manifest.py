@@ -71,6 +71,7 @@ ASKED = {
     "min_clients": 2,
     "evaluate_every": 5,
     "target": 0.98,
+    "patience": 4,
     "phase_timeout_s": 90.0,
 }
 FLAGS = {"alpha_rule": "--alpha", "phase_timeout_s": "--phase-timeout"}
@@ -95,7 +96,7 @@ def test_every_option_of_a_run_is_a_flag_and_a_field_of_the_manifest(roster: Pat
     assert {name: getattr(plain, name) for name in RunOptions().given()} == RunOptions().given()
     assert (plain.alpha_max, plain.target, plain.phase_timeout_s) == (16.0, None, 3600.0)
     assert (
-        not {"bits", "block", "number_bits", "learning_rate", "predecessor", "target", "weights"}
+        not {"bits", "block", "number_bits", "learning_rate", "patience", "predecessor", "target", "weights"}
         & json.loads(draw_up(roster)).keys()
     )
 

@@ -13,7 +13,7 @@ from hubbub.protocol.metrics import format_value
 from hubbub.rest import FINAL_STATES, EventView, RunView, RunWithParties
 from hubbub_cli.client import NoCoordinator, read
 from hubbub_cli.formatting import show_metric
-from hubbub_cli.run_report import describe_metrics, describe_pause, print_runs
+from hubbub_cli.run_report import describe_metrics, describe_pause, print_run, print_runs
 from hubbub_cli.runs import State
 from hubbub_coordinator.api.views import view_run
 from hubbub_coordinator.phases import run as runs
@@ -137,6 +137,21 @@ def test_a_regression_has_its_own_metrics_and_no_accuracy(
     listed = capsys.readouterr().out
     assert re.search(rf"1/5 +{in_a_list} ", listed)
     assert "%" not in listed
+
+
+def test_a_run_that_is_stalled_is_shown_as_such(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for stalled in ("", "mse was no better"):
+        answer = {**ANSWER, "stalled": stalled, "participants": []}
+        print_run(answer, [])
+        assert bool(re.search(r"stalled +mse was no better", capsys.readouterr().out)) is bool(stalled)
+
+        print_runs([answer], 1)
+        listed = capsys.readouterr().out
+        assert ("running, stalled" in listed) is bool(stalled)
+        assert max(map(len, listed.splitlines())) <= 80
 
 
 def test_a_metric_is_written_as_everywhere_else() -> None:

@@ -220,6 +220,16 @@ def test_of_a_hundred_clients_those_who_are_waited_for_are_shown(stalled: Pictur
     assert any(re.match(r"and \d+ more", line) for line in shown)
 
 
+def test_a_run_that_does_not_learn_is_told_in_one_more_line(stalled: Picture) -> None:
+    run = stalled.run.model_copy(update={"stalled": f"accuracy was no better; {'see the docs ' * 20}"})
+
+    shown = show(Picture(run, stalled.round, stalled.events))
+
+    assert len(shown) <= 24
+    assert [line.startswith("stalled: accuracy was no better; see") for line in shown].count(True) == 1
+    assert not any("stalled:" in line for line in show(stalled))
+
+
 def test_a_lost_connection_is_told_and_so_is_its_return(stalled: Picture) -> None:
     picture = Picture(stalled.run, stalled.round, stalled.events)
 

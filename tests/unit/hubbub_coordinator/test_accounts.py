@@ -13,7 +13,7 @@ from hubbub.protocol.costs import Headcount
 from hubbub.protocol.layout import Vector
 from hubbub.rest import CostView
 from hubbub.strategies.registry import STRATEGIES
-from hubbub_coordinator.accounts import account, costs, predict, predict_others, split_by_party, union_size
+from hubbub_coordinator.accounts import account, costs, predict, predict_others, split_by_party
 from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord
 from support.builders import make_claims, make_manifest
 from support.coordinator_play import CLASSIFIED, make_round
@@ -162,7 +162,7 @@ def test_other_strategies_are_counted_on_the_wire_of_the_run_with_the_most_that_
 def test_where_v_is_known_it_is_taken() -> None:
     data = of_two_phases(ONE, TWO, THREE)
 
-    assert union_size(data) == 17
+    assert data.union_size == 17
     heads, parameters = Headcount.complete(3, 2), data.manifest.protocol_parameters
     expected = STRATEGIES["partial-sec-union"].predict_bits(parameters, heads, 17)
     assert predict_others(data)["partial-sec-union"] == sum(expected.values())
@@ -216,7 +216,7 @@ def test_scores_are_predicted_once_their_sum_is_out_and_no_part_of_other_strateg
     unreleased = replace(data, records=(*FULL.records, PhaseRecord(opened_at_s=15.0)))
 
     assert predict_others(data) == predict_others(FULL)
-    assert union_size(unreleased) == 100
+    assert unreleased.union_size == 100
     assert costs(unreleased)["scores"].predicted_bits == 0
 
 
@@ -229,4 +229,4 @@ def test_the_account_of_a_round() -> None:
 
 def test_before_anything_is_reported_nothing_is_claimed() -> None:
     for data in (EMPTY, replace(EMPTY, records=(PhaseRecord(opened_at_s=10.0),))):
-        assert (data.metrics, union_size(data), costs(data), predict_others(data)) == ({}, None, {}, {})
+        assert (data.metrics, data.union_size, costs(data), predict_others(data)) == ({}, None, {}, {})

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,23 @@ def test_a_run_from_its_beginning_to_its_end_with_a_pause() -> None:
         "run-resumed: the run goes on with round 2",
         "run-completed: the run is complete: all 2 rounds are done",
     ]
+
+
+def test_a_run_that_begins_to_be_stalled_is_told_once_and_again_after_it_has_moved() -> None:
+    play = ToldRun()
+    play.data = replace(play.data, manifest=UNION_MANIFEST.model_copy(update={"rounds": 9}))
+    play.begin()
+    play.hear(*JOINED, *READY)
+    empty, moving = replace(RELEASED, union_size=0), replace(RELEASED, union_size=5)
+    why = "the last released round changed no parameter: |V| is 0"
+
+    for told in (1, 0):
+        heard = play.hear(empty)
+        assert [line.startswith(f"run-stalled: the run is stalled: {why}; docs/") for line in heard] == [
+            True
+        ] * told
+    assert play.hear(moving) == []
+    assert len(play.hear(empty)) == 1
 
 
 MORE = "Its owner's log says more"

@@ -10,7 +10,7 @@ from hubbub.messages.rounds import ScoreClaim
 from hubbub.messages.shares import Traffic
 from hubbub.runtime.runner import RunningMachine, Transition
 from hubbub_coordinator.events import DeadlinePassed, ScoresReported, VoidConfirmed
-from hubbub_coordinator.metrics import Metering, Waits
+from hubbub_coordinator.metrics import Metering, OpenRuns
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import State
@@ -149,11 +149,11 @@ def test_whoever_observed_before_still_does() -> None:
     assert [moment.key for moment in play.seen] == [play.key, RUN]
 
 
-def test_the_parties_that_are_waited_for_are_counted_and_the_longest_wait_of_all_runs_is_told() -> None:
+def test_of_open_runs_those_that_are_stalled_are_counted_and_who_is_waited_for_and_the_longest_wait() -> None:
     def read(machines: dict[Key, RunningMachine]) -> tuple[float | None, ...]:
         registry = CollectorRegistry()
-        registry.register(Waits(machines, ManualClock(1_000.0)))
-        names = ("hubbub_parties_awaited", "hubbub_longest_wait_seconds")
+        registry.register(OpenRuns(machines, ManualClock(1_000.0)))
+        names = ("hubbub_parties_awaited", "hubbub_longest_wait_seconds", "hubbub_stalled_runs")
         return tuple(registry.get_sample_value(name) for name in names)
 
     play = MeteredRound()
@@ -161,6 +161,7 @@ def test_the_parties_that_are_waited_for_are_counted_and_the_longest_wait_of_all
     play.deliver(*MANIFEST.clients[1:])
     data = replace(play.data, records=(replace(play.data.record, opened_at_s=990.0),))
     run = runs.CoordinatorRun(manifest=MANIFEST, round=1, began_at_s=960.0)
+    stalled = replace(run, union_size=0)
     enrolling = Key("run", make_manifest(seed=9).run_id)
     waiting = {
         RUN: RunningMachine(runs.KIND, runs.State.RUNNING, run),
@@ -168,7 +169,8 @@ def test_the_parties_that_are_waited_for_are_counted_and_the_longest_wait_of_all
         enrolling: RunningMachine(runs.KIND, runs.State.ENROLLING, run),
     }
 
-    assert read({}) == (0, 0)
-    assert read({RUN: RunningMachine(runs.KIND, runs.State.PAUSED, run)}) == (0, 0)
+    assert read({}) == (0, 0, 0)
+    assert read({RUN: RunningMachine(runs.KIND, runs.State.PAUSED, run)}) == (0, 0, 0)
+    assert read({RUN: RunningMachine(runs.KIND, runs.State.PAUSED, stalled)}) == (0, 0, 1)
     # Two clients are to deliver, and five parties to join, which they have been asked to do for longer.
-    assert read(waiting) == (7, 40.0)
+    assert read(waiting) == (7, 40.0, 0)

@@ -1,6 +1,7 @@
 """The coordinator's run by scenario: who must join and agree, what ends it, and that everybody is told."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ from hubbub_coordinator.events import (
     RoundEnded,
     RoundVerdict,
 )
-from hubbub_coordinator.phases.run import KIND, CoordinatorRun, OpenRound, State
+from hubbub_coordinator.phases.run import ADVICE, KIND, USUAL_PATIENCE, CoordinatorRun, OpenRound, State
 from support.builders import make_manifest, make_run_key
 from support.coordinator_play import CLASSIFIED
 from support.machine_play import MachinePlay
@@ -61,7 +62,14 @@ class Play(MachinePlay[State, CoordinatorRun]):
             self.get_ready(*self.data.parties)
         self.at(state)
 
-    def end_round(self, verdict: RoundVerdict, reason: str = "", *, accuracy: float | None = None) -> None:
+    def end_round(
+        self,
+        verdict: RoundVerdict,
+        reason: str = "",
+        *,
+        accuracy: float | None = None,
+        union_size: int | None = 10,
+    ) -> None:
         self.feed(
             RoundEnded(
                 at_s=9.0,
@@ -70,6 +78,7 @@ class Play(MachinePlay[State, CoordinatorRun]):
                 reason=reason,
                 began_at_s=4.0,
                 metrics={} if accuracy is None else {"accuracy": accuracy, "loss": 1 - accuracy},
+                union_size=union_size,
                 payload_bits=100,
                 wire_bytes=20,
             )
@@ -224,6 +233,88 @@ def test_only_a_released_round_reaches_the_target(verdict: RoundVerdict) -> None
     play = aiming(0.9)
     play.end_round(verdict, accuracy=1.0)
     assert play.state is not State.COMPLETED
+
+
+# A run that does not move ---------------------------------------------------------------------------------
+
+
+def patient(rounds: int = 20, **fields: Any) -> Play:
+    return Play(make_manifest(rounds=rounds, max_void_rounds=3, metrics=CLASSIFIED, **fields), State.RUNNING)
+
+
+def test_a_run_that_gets_no_better_for_its_patience_is_stalled_and_completes() -> None:
+    play = patient(patience=2)
+    for accuracy in (0.3, 0.5, 0.4):
+        play.end_round(RoundVerdict.RELEASED, accuracy=accuracy)
+        assert (play.state, play.data.stalled) == (State.RUNNING, "")
+    play.end_round(RoundVerdict.RELEASED, accuracy=0.5)
+    plateau = "accuracy was no better than 50.00% in the last 2 scored rounds"
+    play.expect_end("completed", f"{plateau}, which is the patience of the run")
+    assert play.data.stalled == f"{plateau}; {ADVICE}"
+
+
+def test_rounds_without_agreed_totals_and_void_ones_are_not_counted_as_no_better() -> None:
+    play = patient(patience=2)
+    play.end_round(RoundVerdict.RELEASED, accuracy=0.5)
+    play.end_round(RoundVerdict.RELEASED, accuracy=0.5)
+    play.end_round(RoundVerdict.VOID)
+    play.end_round(RoundVerdict.RELEASED)
+    play.end_round(RoundVerdict.RELEASED, accuracy=0.5)
+    play.at(State.RUNNING)
+    play.end_round(RoundVerdict.RELEASED, accuracy=0.5)
+    play.at(State.COMPLETED)
+
+
+def test_rounds_that_are_not_scored_are_passed_over() -> None:
+    play = patient(patience=2, evaluate_every=2)
+    for accuracy in (None, 0.5, None, 0.5, None):
+        play.end_round(RoundVerdict.RELEASED, accuracy=accuracy)
+    play.at(State.RUNNING)
+    play.end_round(RoundVerdict.RELEASED, accuracy=0.5)
+    play.at(State.COMPLETED)
+
+
+def test_without_patience_a_run_is_called_stalled_and_goes_on_until_it_moves_again() -> None:
+    play = patient()
+    for _ in range(USUAL_PATIENCE):
+        play.end_round(RoundVerdict.RELEASED, accuracy=0.5)
+        assert not play.data.stalled
+    play.end_round(RoundVerdict.RELEASED, accuracy=0.5)
+    play.at(State.RUNNING)
+    assert play.data.stalled.startswith(f"accuracy was no better than 50.00% in the last {USUAL_PATIENCE} ")
+    play.end_round(RoundVerdict.RELEASED, accuracy=0.6)
+    assert not play.data.stalled
+
+
+def test_a_model_that_cannot_be_better_is_not_stalled() -> None:
+    play = patient()
+    for _ in range(USUAL_PATIENCE + 2):
+        play.end_round(RoundVerdict.RELEASED, accuracy=1.0)
+    assert not play.data.stalled
+
+
+def test_the_target_and_the_last_round_are_told_before_the_patience() -> None:
+    on_target = patient(patience=1, target=0.5)
+    on_target.end_round(RoundVerdict.RELEASED, accuracy=0.5)
+    assert on_target.data.reason.startswith("round 1 reached accuracy")
+    at_the_end = patient(rounds=2, patience=1)
+    at_the_end.end_round(RoundVerdict.RELEASED, accuracy=0.5)
+    at_the_end.end_round(RoundVerdict.RELEASED, accuracy=0.5)
+    assert at_the_end.data.reason == "all 2 rounds are done"
+    assert at_the_end.data.stalled
+
+
+@pytest.mark.parametrize(("strategy", "is_stalled"), [("sec-union", True), ("sparse-sum", False)])
+def test_a_run_is_stalled_at_once_when_v_is_empty_and_as_long_as_it_is(strategy: str, *, is_stalled: bool) -> None:
+    """Where nothing is learnt, an empty V is a result like any other."""
+    play = Play(make_manifest(rounds=9, max_void_rounds=3, strategy=strategy), State.RUNNING)
+    play.end_round(RoundVerdict.RELEASED, union_size=0)
+    play.at(State.RUNNING)
+    assert ("|V| is 0" in play.data.stalled) is is_stalled
+    play.end_round(RoundVerdict.VOID, union_size=None)
+    assert bool(play.data.stalled) is is_stalled, "a void round tells nothing"
+    play.end_round(RoundVerdict.RELEASED, union_size=3)
+    assert not play.data.stalled
 
 
 def test_a_run_adds_up_what_its_rounds_came_to() -> None:

@@ -6,11 +6,12 @@ import pytest
 
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import ScoreClaim
+from hubbub.protocol.metrics import Trend
 from hubbub.rest import HeadlineView
 from hubbub_coordinator.api.views import view_round, view_run
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import PhaseRecord, State
-from hubbub_coordinator.phases.run import CoordinatorRun
+from hubbub_coordinator.phases.run import ADVICE, USUAL_PATIENCE, CoordinatorRun
 from support.builders import make_manifest
 from support.coordinator_play import REGRESSED, make_round
 from support.coordinator_scene import REPORT
@@ -72,3 +73,18 @@ def test_a_run_says_which_metric_counts(changes: dict[str, object], headline: He
 
     assert view.headline == headline
     assert (view.target, view.metrics) == (target, {"mse": 4.0})
+
+
+def test_a_run_says_that_it_is_stalled_also_after_its_end() -> None:
+    manifest = make_manifest(metrics=REGRESSED[1:])
+    moving = CoordinatorRun(manifest=manifest, trend=Trend(best=4.0, since_best=USUAL_PATIENCE - 1))
+    stalled = replace(moving, trend=Trend(best=4.0, since_best=USUAL_PATIENCE))
+
+    views = [
+        view_run(manifest.run_id, state, run, None)
+        for state in (runs.State.RUNNING, runs.State.COMPLETED)
+        for run in (moving, stalled)
+    ]
+
+    why = f"mse was no better than 4 in the last {USUAL_PATIENCE} scored rounds; {ADVICE}"
+    assert [view.stalled for view in views] == ["", why, "", why]

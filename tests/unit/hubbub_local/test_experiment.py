@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from hubbub.errors import ConfigurationError, LocalError, ProtocolError
+from hubbub.protocol.metrics import Scores
 from hubbub_coordinator.accounts import Account
 from hubbub_local import simulate
 from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
@@ -20,6 +21,7 @@ from hubbub_trainer.learning.task import Theta, Training
 from hubbub_trainer.learning.torch_task import Batch, Data, Site, TorchTask
 from hubbub_trainer.workspace import digest
 from support.program import run_python
+from support.wrapped_learner import WrappedLearner
 
 QUICK: dict[str, Any] = {"strategy": "no-union", "clients": 3, "rounds": 2, "local_steps": 3}
 
@@ -95,6 +97,44 @@ def test_an_object_that_is_no_torch_task_is_taken_as_it_is_and_ends_at_its_targe
     assert result.reached
     assert len(result.history) < 9
     assert result.history[-1].metrics["accuracy"] >= 0.01
+
+
+class ConstantLearner(WrappedLearner):
+    def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
+        del theta, memory
+        return {"accuracy": (1.0, 4), "loss": (1.0, 1)}
+
+
+class Constant(SyntheticTask):
+    """Trains, and is always as good."""
+
+    def learner(self, *, index: int, clients: int, seed: int) -> ConstantLearner:  # type: ignore[override]
+        return ConstantLearner(super().learner(index=index, clients=clients, seed=seed))
+
+
+def test_a_run_that_does_not_improve_ends_after_its_patience_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    result = simulate(Constant(300), **{**QUICK, "rounds": 9}, patience=2)
+    moving = simulate("synthetic:300", **{**QUICK, "rounds": 3}, patience=2)
+
+    plateau = "accuracy was no better than 25.00% in the last 2 scored rounds"
+    assert (len(result.history), result.reason) == (3, f"{plateau}, which is the patience of the run")
+    assert result.stalled.startswith(f"{plateau}; docs/")
+    assert not result.reached
+    assert ", stalled;" in repr(result)
+    assert (moving.reason, moving.stalled) == ("all 3 rounds are done", "")
+    logged = [each.getMessage() for each in caplog.records if each.name == "hubbub_coordinator.service"]
+    assert [line for line in logged if "stalled" in line] == [
+        f"run {result.manifest.run_id} is stalled: {result.stalled}"
+    ]
+
+
+def test_a_run_in_which_nothing_changes_says_so_when_it_fails() -> None:
+    """Trainers leave after the second such round."""
+    still = {**QUICK, "strategy": "sec-union", "rounds": 9}
+    with pytest.raises(ProtocolError, match=r"policy-void-rounds.*It was stalled: .*\|V\| is 0"):
+        simulate("synthetic:300", **still, learning_rate=1e-30)
 
 
 def test_a_run_can_begin_with_anothers_model_and_draws_other_batches(

@@ -1,15 +1,17 @@
 """A trainer in a run: rounds in order, what was lost of them, what it vouches for, and when it leaves."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Literal
 
 import pytest
 
 from hubbub.errors import Code, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import CountRefusal, Effect, Failed, Key, Publish, Record, SetTimer, Tell
-from hubbub.messages.manifest import Manifest
+from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.messages.runs import PartyFailed
 from hubbub.messages.snapshots import ModelVouched, Voucher
 from hubbub_trainer import events
@@ -55,11 +57,19 @@ def order(number: int, attended: int = 0) -> events.RoundOrdered:
 
 
 def over(
-    number: int, *, released: bool = True, exposed: bool = False, step: float = 1.0, voids: int = 0
+    number: int,
+    *,
+    released: bool = True,
+    exposed: bool = False,
+    step: float = 1.0,
+    voids: int = 0,
+    metrics: Mapping[str, float] = MappingProxyType({}),
 ) -> events.RoundOver:
     """The end of a round that leaves a model of its own if it was released."""
     held = HeldModel(sha256=digest_of(number if released else 0), step=step if released else 0.0, voids=voids)
-    return events.RoundOver(number=number, released=released, model_hmac=MODEL, held=held, exposed=exposed)
+    return events.RoundOver(
+        number=number, released=released, model_hmac=MODEL, held=held, exposed=exposed, metrics=metrics
+    )
 
 
 def completed(last: int = 0) -> events.Ended:
@@ -380,6 +390,46 @@ def test_a_client_that_was_away_or_began_the_round_holds_no_old_copy(joined: Pla
     assert joined.data.catching == 4
     joined.feed(caught_up(4, 4), order(6, attended=5))
     joined.at(State.JOINED)
+
+
+# An early end -------------------------------------------------------------------------------------------
+
+Past = float | Literal["no scores", "void", "from a peer"]
+"""A round of the past: the accuracy that we decoded, or the reason why there is none."""
+
+
+@pytest.mark.parametrize(
+    ("past", "endorsed"),
+    [
+        pytest.param([0.5, 0.5, 0.4], True, id="no better for as long as the patience"),
+        pytest.param([0.5, 0.5], False, id="not for so long"),
+        pytest.param([0.5, 0.4, 0.6], False, id="better"),
+        pytest.param([0.5, 0.5, "no scores", 0.5], False, id="a total that we do not know may be better"),
+        pytest.param([0.5, "no scores", 0.4, 0.5], True, id="the best is known after it"),
+        pytest.param([0.5, 0.5, "void", 0.5], True, id="a void round has no model to score"),
+        pytest.param([0.5, 0.5, 0.5, "void"], False, id="the last round is not scored"),
+        pytest.param([0.5, 0.5, "from a peer", 0.5], False, id="totals that we have missed may be better"),
+        pytest.param([0.5, "from a peer", 0.4, 0.5], True, id="the best is known after a peer's model"),
+        pytest.param([0.5, 0.5, 0.5, "from a peer"], False, id="a peer's model was not scored here"),
+        pytest.param([0.5, 0.9], True, id="the target is reached"),
+        pytest.param([0.9, "void"], False, id="the last round is not the one on target"),
+        pytest.param([0.9, "from a peer"], False, id="a peer's model was not on target here"),
+    ],
+)
+def test_an_early_end_is_endorsed_only_if_our_own_totals_meet_the_target_or_patience(
+    past: Sequence[Past], *, endorsed: bool
+) -> None:
+    play = Play(make_manifest(rounds=9, metrics=(MetricClaim(name="accuracy"),), target=0.9, patience=2))
+    for number, each in enumerate(past, start=1):
+        if each == "from a peer":
+            play.feed(order(number), SumsLost(number=number), caught_up(number, number))
+        else:
+            known = {"accuracy": each} if isinstance(each, float) else {}
+            play.feed(order(number), over(number, released=each != "void", metrics=known))
+    play.feed(completed(len(past)))
+
+    assert play.state is ENDED
+    assert bool(play.of(EndorseModel)) is endorsed
 
 
 # What we vouch for --------------------------------------------------------------------------------------

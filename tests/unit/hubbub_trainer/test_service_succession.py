@@ -17,11 +17,13 @@ from hubbub.crypto.key_derivation import GroupSecret
 from hubbub.errors import Code, RejectReason
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
-from hubbub.messages.manifest import Manifest
+from hubbub.messages.manifest import Manifest, MetricClaim
+from hubbub.messages.rounds import RoundScored
 from hubbub.messages.runs import RunEnded, RunReady, RunRefused
 from hubbub.messages.snapshots import SnapshotChunk, SnapshotRequested, count_chunks
 from hubbub.store.sqlite import SqliteStore
 from hubbub.strategies.base import Theta
+from hubbub.strategies.scores import SCORES
 from hubbub.trust.succession import EndorsedModel, gather, read_endorsement
 from hubbub_trainer import snapshots
 from hubbub_trainer.learning.synthetic import SyntheticTask
@@ -349,6 +351,23 @@ async def test_a_run_that_is_not_completed_leaves_nothing_to_go_on_from(tmp_path
         assert (scene.run_folder(ME) / "model.safetensors").exists()
         assert not (scene.run_folder(ME) / "endorsement.json").exists()
         assert not (scene.run_folder(ME) / "succession.json").exists()
+
+
+async def test_the_totals_that_a_run_has_stalled_at_are_known_across_restarts(tmp_path: Path) -> None:
+    """So much slower, it learns nothing that the scores could show."""
+    claims = tuple(MetricClaim.of(metric) for metric in TASK.metrics)
+    patient = draw_up(metrics=claims, learning_rate=1e-6, rounds=9, patience=2)
+    async with scene_of(tmp_path, patient, TASK, joined=True) as scene:
+        for number in (1, 2, 3):
+            await scene.play_good_round(number)
+            await scene.restart()
+            for aggregator in scene.aggregators:
+                await scene.release(aggregator, number, phase=SCORES.name)
+            await scene.hear(scene.coordinator, RoundScored, number=number)
+            assert not (scene.run_folder(ME) / "endorsement.json").exists()
+        await scene.restart()
+        await scene.end()
+        assert (scene.run_folder(ME) / "endorsement.json").exists()
 
 
 async def test_an_heir_begins_with_its_own_copy_and_sends_it_to_who_asks(tmp_path: Path) -> None:

@@ -111,6 +111,7 @@ OTHER_VALUES: dict[str, object] = {
     "max_examples": 10,
     "evaluate_every": 2,
     "target": 0.98,
+    "patience": 3,
     "seed": 8,
     "initial_model_sha256": "1" * 64,
     "predecessor": make_predecessor(),
@@ -133,6 +134,7 @@ SUCCESSOR = json.loads(make_successor().canonical)
         ("number_bits", 32),
         ("ranges", []),
         ("learning_rate", None),
+        ("patience", 0),
         ("weights", "equal"),
         ("max_samples", 1_000_000),
     ],
@@ -178,7 +180,7 @@ def test_every_field_changes_the_run_id(subtests: pytest.Subtests) -> None:
     assert set(OTHER_VALUES) | SINGLE_VALUED == set(Manifest.model_fields)
     for field, value in OTHER_VALUES.items():
         with subtests.test(field):
-            metrics = (ACCURACY,) if field == "target" else ()
+            metrics = (ACCURACY,) if field in {"target", "patience"} else ()
             # Strategies that have blocks, bits and numbers.
             strategies = {"strategy": "no-union", "bits": "shared-mask", "number_bits": "sum", "ranges": "sum"}
             strategy = strategies.get(field, "sec-union")
@@ -273,6 +275,12 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
         {"metrics": [{"name": "accuracy"}], "target": 98},
         "target: accuracy lies between 0 and 1, not at 98",
     ),
+    "patience without scores": ({"patience": 3}, "patience needs scores"),
+    "patience where no round is scored": (
+        {"metrics": [{"name": "accuracy"}], "patience": 3, "evaluate_every": 0},
+        "patience needs scores",
+    ),
+    "patience below zero": ({"metrics": [{"name": "accuracy"}], "patience": -1}, "patience: "),
     "a target NaN": ({"target": math.nan}, "target: "),
     "a metric twice": ({"metrics": [{"name": "loss"}, {"name": "loss"}]}, "a metric is declared once"),
     "a metric without a name": ({"metrics": [{"name": ""}]}, "a metric's name has 1 to 40 letters"),

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
 
 from hubbub.errors import ConfigurationError
 from hubbub.protocol.metrics import (
@@ -14,6 +16,7 @@ from hubbub.protocol.metrics import (
     Metric,
     Scores,
     ScoreSheet,
+    Trend,
     bin_probabilities,
     check_metrics,
     format_value,
@@ -133,3 +136,33 @@ def test_metrics_that_cannot_be_and_one_that_is_declared_twice_are_refused() -> 
 def test_accuracy_is_written_as_a_percentage_and_nothing_else_is() -> None:
     assert format_value("accuracy", 0.9812) == "98.12%"
     assert format_value("mse", 2859.69) == "2860"
+
+
+@given(
+    totals=some.lists(some.none() | some.integers(0, 4), max_size=12),
+    patience=some.integers(0, 4),
+    is_loss=some.booleans(),
+)
+def test_a_metric_has_stalled_if_the_last_totals_are_all_known_and_none_betters_the_best_before(
+    totals: list[int | None], patience: int, *, is_loss: bool
+) -> None:
+    metric, trend = Metric("points", high=4.0, higher_is_better=not is_loss), Trend()
+    for total in totals:
+        trend = trend.interrupt() if total is None else trend.add(metric, float(total))
+    signed = [None if total is None else -total if is_loss else total for total in totals]
+    last = signed[len(signed) - patience :]
+    before = [total for total in signed[: len(signed) - patience] if total is not None]
+
+    is_known = 0 < patience <= len(signed) and before and None not in last
+    assert trend.has_stalled(patience) is bool(
+        is_known and max(total for total in last if total is not None) <= max(before)
+    )
+
+
+def test_a_total_that_is_better_by_rounding_alone_is_no_better_and_small_gains_add_up() -> None:
+    metric, trend = Metric("accuracy"), Trend()
+    for step in range(5):
+        trend = trend.add(metric, 0.5 + step * 2**-22)
+
+    assert (trend.best, trend.since_best) == (0.5, 4)
+    assert trend.add(metric, 0.5 + 5 * 2**-22) == Trend(best=0.5 + 5 * 2**-22)
