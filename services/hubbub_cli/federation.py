@@ -28,7 +28,9 @@ def _group() -> None:
 
 
 @federations.command("new")
-@takes_run_options(without=("wire", "alpha_rule", "feedback", "alpha_max", "evaluate_every", "target", "patience"))
+@takes_run_options(
+    without=("wire", "alpha_rule", "feedback", "alpha_max", "number_bits", "evaluate_every", "target", "patience")
+)
 def new_federation(
     folder: Annotated[
         Path,

@@ -74,7 +74,7 @@ def options(
 
 
 @app.command(rich_help_panel="Try and measure")
-@takes_run_options(without=("alpha_max", "min_clients", "phase_timeout_s"))
+@takes_run_options(without=("alpha_max", "number_bits", "min_clients", "phase_timeout_s"))
 def demo(options: DemoOptions) -> None:
     """Run a whole federation in this process and show it as it goes."""
     import asyncio  # noqa: PLC0415  (Help should not wait for it, nor for numpy.)
