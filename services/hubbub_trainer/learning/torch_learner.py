@@ -315,7 +315,8 @@ class TorchLearner(AdjustableLearner):
     ) -> Training:
         """Take steps with the task's optimiser, which continues from the memory.
 
-        If only some coordinates move, the optimiser begins afresh, and the memory is the buffers alone.
+        If only some coordinates move, or the task does not keep its optimiser, that begins afresh, and the memory
+        is the buffers alone.
         """
         check_theta(theta, self._parameters)
         order = order_batches(self.samples, steps=steps, batch_size=self._task.batch_size, seed=seed)
@@ -324,7 +325,8 @@ class TorchLearner(AdjustableLearner):
             kept = unpack(memory)
             self._load(theta, kept)
             optimiser = self._task.optimiser(each for _, each in _trained(self._model))
-            if self.movable is None:
+            goes_on = self._task.keep_optimiser and self.movable is None
+            if goes_on:
                 restore(optimiser, kept)
             if self.learning_rate is not None:
                 set_rate(optimiser, self.learning_rate)
@@ -336,7 +338,7 @@ class TorchLearner(AdjustableLearner):
             trained = _flatten(self._model)
             if not np.isfinite(trained).all():
                 raise ArithmeticError("the model is not finite any more: try a smaller learning rate")
-            return Training(theta=trained, memory=pack(self._model, optimiser if self.movable is None else None))
+            return Training(theta=trained, memory=pack(self._model, optimiser if goes_on else None))
 
     def _step(self, optimiser: torch.optim.Optimizer, batch: Batch, number: int, held: _Held) -> None:
         optimiser.zero_grad(set_to_none=True)

@@ -102,6 +102,11 @@ class TorchTask:
     learning_rate: ClassVar[float] = 0.01
     momentum: ClassVar[float] = 0.9
     """The default optimiser's, as is the learning rate."""
+    keep_optimiser: ClassVar[bool] = True
+    """Go on with the optimiser's state (momentum) from round to round; if False, each round begins without it.
+
+    In a run that trains only some coordinates, each round begins without it in any case.
+    """
     max_gradient_norm: ClassVar[float | None] = None
     """The longest gradient, over all that is trained together; a longer one is cut to this length.
 

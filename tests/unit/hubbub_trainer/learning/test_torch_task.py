@@ -234,6 +234,19 @@ def test_where_only_some_coordinates_move_the_memory_holds_the_buffers_alone() -
     assert some.evaluate(theta, memory=kept) == learner.evaluate(theta, memory=memory)
 
 
+def test_a_task_may_begin_each_round_with_a_new_optimiser() -> None:
+    learner, theta = learner_of(vary(Normalised, keep_optimiser=False))
+    usual, _ = learner_of(Normalised())
+    once, memory = train(usual, theta)
+
+    assert train(learner, theta)[0].tobytes() == once.tobytes()
+    fresh, kept = train(learner, once, memory=memory)
+    assert kept is not None
+    assert fresh.tobytes() == train(learner, once, memory=train(learner, theta)[1])[0].tobytes()
+    assert fresh.tobytes() != train(usual, once, memory=memory)[0].tobytes(), "it has no momentum to begin with"
+    assert learner.buffers(kept)["1.num_batches_tracked"] == 10, "buffers go on"
+
+
 def test_a_learning_rate_is_that_of_the_fastest_group_and_others_keep_their_proportion() -> None:
     learner, theta = learner_of(vary(Flat, optimiser=grouped))
     faster = learner.adjusted(learning_rate=0.8, movable=None)
