@@ -270,7 +270,7 @@ class RoundJobs:
         For a round that was closed without us, an empty update is kept, so that its sums can be taken in. Returns
         the number of seconds that training would still have taken: 0 unless it failed.
         """
-        space, manifest, spare_s = self.run.open(), self._find_round().manifest, 0.0
+        space, data, spare_s = self.run.open(), self._find_round(), 0.0
         number = self.key.round
         with space.at_round(number):
             if space.recall_update(number) is None:
@@ -279,7 +279,9 @@ class RoundJobs:
                 else:
                     mask = self._draw_mask(space)
                     begin = partial(self._begin, space, mask=mask)
-                    learnt, begun, spare_s = self.run.tasks.train(self.key, space, manifest, begin, movable=mask)
+                    learnt, begun, spare_s = self.run.tasks.train(
+                        self.key, space, data.manifest, begin, movable=mask, place=data.place
+                    )
                     space.keep_update(number, learnt)
                     space.rounds[number] = begun
             self._open_round()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from threading import Lock
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -192,6 +193,14 @@ class FlowerLearner:
         self._keys = keys
         self._samples: int | None = None
         self._examples: int | None = None
+        # Numbers of the round and of all rounds; without them this client's own trainings are counted.
+        self.place: tuple[int, int] | None = None
+
+    def in_round(self, number: int, rounds: int) -> Self:
+        """Return a learner of the same client, which is told that this is round `number` of `rounds`."""
+        changed = copy(self)
+        changed.place = number, rounds
+        return changed
 
     @property
     def samples(self) -> int:
@@ -232,14 +241,16 @@ class FlowerLearner:
         check_theta(theta, self._layout.parameters)
         kept = self._recall(memory)
         progress(0, steps)
-        told = self._tell(kept.rounds + 1, local_steps=steps, seed=seed % _SEEDS)
+        number, rounds = self.place or (kept.round + 1, None)
+        length = {} if rounds is None else {"rounds": rounds}
+        told = self._tell(number, **length, local_steps=steps, seed=seed % _SEEDS)
         fitted = self._driver.fit(self._place, self._layout.join(theta, kept), told, seed=seed)
         arrays = self._layout.match(fitted.arrays)
         trained = self._layout.flatten(arrays)
         self._samples = _check_examples(fitted.examples, "train", self._keys.examples)
         progress(steps, steps)
         next_seed = int.from_bytes(derive_seed("evaluation", seed)[:16], "little")
-        after = self._layout.keep(arrays, rounds=kept.rounds + 1, seed=next_seed)
+        after = self._layout.keep(arrays, number=number, seed=next_seed)
         return Training(theta=trained, memory=self._layout.pack(after))
 
     def try_out(self, theta: Theta) -> None:
@@ -275,13 +286,13 @@ class FlowerLearner:
     def _ask(self, theta: Theta, memory: Theta | None) -> Evaluated:
         kept = self._recall(memory)
         # Before the first training that counts there is no secret seed, and a public one could be guessed.
-        seed = kept.seed if kept.rounds else None
-        told = self._tell(kept.rounds)
+        seed = kept.seed if kept.round else None
+        told = self._tell(kept.round)
         return self._driver.evaluate(self._place, self._layout.join(theta, kept), told, seed=seed)
 
     def _recall(self, memory: Theta | None) -> Kept:
         return (
-            self._layout.keep(self._initial, rounds=0, seed=0) if memory is None else self._layout.unpack(memory)
+            self._layout.keep(self._initial, number=0, seed=0) if memory is None else self._layout.unpack(memory)
         )
 
     def _tell(self, number: int, **settings: Setting) -> dict[str, Setting]:

@@ -17,9 +17,9 @@ What a task must keep to:
 - `initial_model` gives the same bits at every party, on every machine: its digest is in the manifest.
   Draw from `numpy.random.Generator.random` and scale; do not use a framework's generator, whose bits may
   depend on its build.
-- `train` gives the same bits for the same (θ, steps, seed, memory) in any thread of any process on one
-  machine. Learners train at the same time in several threads of a process: no global generator, no state
-  shared between learners.
+- `train` gives the same bits for the same (θ, steps, seed, memory), and for the same place in the run if the
+  learner `FollowsRounds`, in any thread of any process on one machine. Learners train at the same time in several
+  threads of a process: no global generator, no state shared between learners.
 - The memory is passed in and returned: the optimiser's state (momentum) and the model's state that is not shared
   (buffers) arrive as `memory` and leave in `Training.memory`. The learner itself keeps nothing. A round may be
   void, and is then trained again from the same θ and the same memory; only the caller knows which rounds count.
@@ -149,6 +149,18 @@ class AdjustableLearner:
         changed = copy(self)
         changed.learning_rate, changed.movable = learning_rate, movable
         return changed
+
+
+@runtime_checkable
+class FollowsRounds(Protocol):
+    """A learner that trains differently as the run goes on, for example by a schedule of learning rates."""
+
+    def in_round(self, number: int, rounds: int) -> Learner:
+        """Return a learner on the same data that trains as in round `number`, from 1, of `rounds`.
+
+        Only released rounds count: a void one is trained again with the same number. A run that reaches its target
+        has fewer rounds.
+        """
 
 
 @runtime_checkable

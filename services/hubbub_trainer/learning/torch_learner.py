@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import io
 import logging
+import math
+import statistics
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -25,6 +28,7 @@ from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from hubbub.errors import ConfigurationError, HubbubError
+from hubbub.parameters import KAPPA
 from hubbub.protocol.compression import Indices
 from hubbub.protocol.metrics import Metric, Scores
 from hubbub_trainer.learning.batches import order_batches
@@ -61,6 +65,9 @@ StateDict: TypeAlias = dict[str, Tensor]
 # Names in the memory begin with one of these.
 _TENSOR, _NUMBER, _BUFFER = "optimiser", "number", "buffer"
 _LENGTH_BYTES = 8
+_TRIAL_ROUNDS = 100
+_LOWEST_FACTOR = 2 / KAPPA
+"""A schedule's last factor, as a part of its median, that leaves the steps of a converging model large enough."""
 _WORD_BYTES = 4
 
 
@@ -124,6 +131,16 @@ def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
     largest = find_rate(optimiser)
     for group in optimiser.param_groups:
         group["lr"] = rate * (group["lr"] / largest)
+
+
+def find_factor(task: TorchTask, number: int, rounds: int) -> float:
+    """Return the factor that a task's schedule gives a round's learning rate; raise `ValueError` if it is none."""
+    factor = float(task.schedule(number, rounds))
+    if not (math.isfinite(factor) and factor >= 0):
+        raise ValueError(
+            f"`schedule` must return a factor of the learning rate, 0 or more, not {factor} in round {number}"
+        )
+    return factor
 
 
 class _Held:
@@ -299,6 +316,14 @@ class TorchLearner(AdjustableLearner):
         # A round without a memory begins with these.
         self._buffers = {name: each.clone() for name, each in model.named_buffers()}
         self._parameters = sum(each.numel() for _, each in _trained(model))
+        # Numbers of the round and of all rounds; without them the schedule is not asked.
+        self.place: tuple[int, int] | None = None
+
+    def in_round(self, number: int, rounds: int) -> Self:
+        """Return a learner on the same data whose learning rate is that of this round."""
+        changed = copy(self)
+        changed.place = number, rounds
+        return changed
 
     @property
     def samples(self) -> int:
@@ -330,6 +355,10 @@ class TorchLearner(AdjustableLearner):
                 restore(optimiser, kept)
             if self.learning_rate is not None:
                 set_rate(optimiser, self.learning_rate)
+            if self.place is not None:
+                factor = find_factor(self._task, *self.place)
+                for group in optimiser.param_groups:
+                    group["lr"] *= factor
             held = _Held(self._model, theta, self.movable)
             self._model.train()
             for number, rows in enumerate(report_progress(order, progress), start=1):
@@ -361,13 +390,25 @@ class TorchLearner(AdjustableLearner):
         """Train on one batch, score one batch, and warn of a regression's targets that are out of range."""
         if not self.examples:
             raise TaskFailed("there are no test samples, so nothing can be scored")
-        self.train(theta, steps=1, seed=0, progress=lambda _done, _steps: None)
+        self._try_schedule()
+        self.in_round(1, _TRIAL_ROUNDS).train(theta, steps=1, seed=0, progress=lambda _done, _steps: None)
         check_scores(
             metrics_of(self._task),
             self._evaluate(theta, None, min(self.examples, self._task.evaluation_batch_size)),
         )
         if self._task.metrics == "regression" and not has_own_evaluation(self._task):
             self._warn_of_targets(*find_range(self._task))
+
+    def _try_schedule(self) -> None:
+        """Warn if the rate falls so low that clients would take some of the last rounds for standing still."""
+        with _own_code("in its schedule"):
+            factors = [find_factor(self._task, number + 1, _TRIAL_ROUNDS) for number in range(_TRIAL_ROUNDS)]
+        if factors[-1] < _LOWEST_FACTOR * statistics.median_low(factors):
+            log.warning(
+                "`schedule` ends at less than %g of its median: trainers count rounds in which the model hardly "
+                "moves like void ones, and leave after a few; let it end higher",
+                _LOWEST_FACTOR,
+            )
 
     def _warn_of_targets(self, low: float, high: float) -> None:
         for what, table in (("training", self._training), ("test", self._test)):

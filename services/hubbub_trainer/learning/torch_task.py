@@ -141,6 +141,14 @@ class TorchTask:
         """Make an optimiser: stochastic gradient descent with momentum."""
         return torch.optim.SGD(parameters, lr=self.learning_rate, momentum=self.momentum)
 
+    def schedule(self, number: int, rounds: int) -> float:
+        """Return the factor of the learning rate in round `number`, from 1, of `rounds`; a void round has none.
+
+        It scales the rates of all groups of the optimiser, or the rate that the manifest asks for instead.
+        """
+        del number, rounds
+        return 1.0
+
     def evaluate(self, model: nn.Module, batch: Batch) -> Scores:
         """Score a batch: for each metric the sum over its examples, and their number."""
         inputs, targets = batch

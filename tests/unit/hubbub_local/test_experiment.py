@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import threading
+from collections import Counter
 from contextlib import closing
 from typing import Any, ClassVar
 
@@ -36,6 +37,17 @@ class Halves(TorchTask):
         inputs = torch.randn(120, 4, generator=torch.Generator().manual_seed(site.index))
         labels = (inputs[:, 0] > 0).long()
         return Data(train=(inputs[:80], labels[:80]), test=(inputs[80:], labels[80:]))
+
+
+class Scheduled(Halves):
+    """Keeps still after the first round, and notes which it is asked about."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+
+    def schedule(self, number: int, rounds: int) -> float:
+        self.asked.append((number, rounds))
+        return 1.0 if number == 1 else 0.0
 
 
 class Broken(Halves):
@@ -87,6 +99,16 @@ def test_a_task_of_ones_own_gives_a_model_for_pytorch(task: Any) -> None:
         "the first client has trained two rounds of three steps"
     )
     assert result.manifest.task == "halves"
+
+
+def test_a_schedule_hears_of_every_round_at_every_client() -> None:
+    task = Scheduled()
+
+    once, twice = (simulate(task, **{**QUICK, "rounds": rounds, "strategy": "fedavg"}) for rounds in (1, 2))
+
+    in_runs = Counter(each for each in task.asked if each[1] < 100)  # The trial pretends to have 100.
+    assert in_runs == {(1, 1): 3, (1, 2): 3, (2, 2): 3}
+    assert once.digest == twice.digest, "a rate of 0 moves nothing in the second round"
 
 
 def test_an_object_that_is_no_torch_task_is_taken_as_it_is_and_ends_at_its_target() -> None:

@@ -286,6 +286,31 @@ def test_a_client_is_told_steps_seed_and_round_and_what_its_operator_fixes() -> 
     ]
 
 
+def test_a_client_is_told_the_number_of_the_runs_round_also_if_it_missed_some() -> None:
+    heard: list[dict[str, Any]] = []
+
+    def fit(parameters: list[Any], config: Any) -> Any:
+        heard.append(dict(config))
+        return parameters, SAMPLES, {}
+
+    def evaluate(_parameters: list[Any], config: Any) -> tuple[float, int, dict[str, Any]]:
+        heard.append(dict(config))
+        return 0.5, SAMPLES, {"accuracy": 0.5}
+
+    task = task_of(client_with(fit=fit, evaluate=evaluate))
+    learner, theta = task.learner(index=0, clients=2, seed=7), task.initial_model(7)
+    fifth = learner.in_round(5, 9)
+    trained = fifth.train(theta, steps=3, seed=1, progress=ignore)
+    learner.evaluate(theta, memory=trained.memory)
+
+    assert [(each["server-round"], each["round"], each.get("rounds")) for each in heard] == [
+        (5, 5, 9),
+        (5, 5, None),
+    ]
+    assert fifth.samples == SAMPLES
+    assert len(heard) == 2, "the number of samples is known from the training"
+
+
 def test_an_app_has_its_run_config_and_an_empty_state() -> None:
     seen: list[tuple[Any, ...]] = []
 
@@ -349,7 +374,7 @@ def test_what_stays_is_kept_to_the_bit() -> None:
 
     found = layout.unpack(layout.pack(Kept(7, 2**127 + 5, {"n": arrays["n"], "b": arrays["b"]})))
 
-    assert (found.rounds, found.seed) == (7, 2**127 + 5)
+    assert (found.round, found.seed) == (7, 2**127 + 5)
     assert found.arrays["n"].tolist() == [-1, 2**62]
     assert found.arrays["b"].tolist() == [True, False, True]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -263,6 +264,72 @@ def test_a_task_tells_the_rate_of_the_optimiser_that_it_has(optimiser: object, r
 
     assert isinstance(task, HasLearningRate)
     assert task.find_learning_rate() == rate
+
+
+class Halved(Linear):
+    """Its rate is halved in each round."""
+
+    momentum: ClassVar[float] = 0.0
+
+    def schedule(self, number: int, rounds: int) -> float:
+        assert number <= rounds
+        return 0.5 ** (number - 1)
+
+
+def test_a_schedule_scales_the_tasks_rate_or_the_one_that_is_asked_for() -> None:
+    learner, theta = learner_of(Halved())
+    asked = learner.adjusted(learning_rate=0.4, movable=None)
+    plain = learner_of(vary(Linear, momentum=0.0))[0]
+
+    def step(trained: TorchLearner) -> Theta:
+        return train(trained, theta, steps=1)[0]
+
+    for place, rate in (
+        (learner.in_round(1, 9), 0.1),
+        (learner.in_round(3, 9), 0.025),
+        (asked.in_round(2, 9), 0.2),
+    ):
+        expected = plain.adjusted(learning_rate=rate, movable=None)
+        assert step(place).tobytes() == step(expected).tobytes()
+    assert step(learner).tobytes() == step(plain).tobytes(), "no round, no schedule"
+
+
+def test_a_rate_goes_back_up_if_the_schedule_says_so_and_the_momentum_goes_on() -> None:
+    learner, theta = learner_of(vary(schedule=lambda _task, number, _rounds: 0.0 if number == 2 else 1.0))
+    usual, _ = learner_of(Linear())
+    first = train(learner.in_round(1, 3), theta)
+
+    still = train(learner.in_round(2, 3), first[0], memory=first[1])
+    third = train(learner.in_round(3, 3), still[0], memory=first[1])
+
+    assert still[0].tobytes() == first[0].tobytes()
+    assert third[0].tobytes() == train(usual, first[0], memory=first[1])[0].tobytes()
+
+
+@pytest.mark.parametrize("factor", [float("nan"), -0.1, float("inf")])
+def test_a_schedule_that_gives_no_factor_is_found_when_the_task_is_tried(
+    factor: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    learner, theta = learner_of(vary(schedule=lambda _task, number, _rounds: factor if number > 7 else 1.0))
+
+    with pytest.raises(TaskFailed):
+        learner.try_out(theta)
+
+    assert "a factor of the learning rate, 0 or more" in caplog.text
+
+
+@pytest.mark.parametrize(("low", "warns"), [(0.2, True), (0.4, False)])
+def test_the_owner_is_warned_of_a_schedule_that_ends_where_nothing_moves(
+    low: float, caplog: pytest.LogCaptureFixture, *, warns: bool
+) -> None:
+    def cosine(_task: TorchTask, number: int, rounds: int) -> float:
+        return low + (1 - low) * (1 + math.cos(math.pi * number / rounds)) / 2
+
+    learner, theta = learner_of(vary(schedule=cosine))
+    with caplog.at_level(logging.WARNING):
+        learner.try_out(theta)
+
+    assert ("trainers count rounds in which" in caplog.text) == warns
 
 
 # Kinds of tasks ---------------------------------------------------------------------------------------------
