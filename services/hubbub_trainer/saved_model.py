@@ -1,4 +1,4 @@
-"""Saved model of a finished run at a trainer: the model, this client's buffers, and their task and seed.
+"""Saved model of a finished run at a trainer: the model, this client's own state of it, and their task and seed.
 
 Beside the model of a completed run are the salt of its commitment and this client's endorsement, for a successor
 run that begins with the model.
@@ -57,6 +57,7 @@ class KeptModel:
     """The manifest's: the frozen parts of a model may have been drawn from it."""
     theta: Theta = field(repr=False)
     buffers: Arrays = field(repr=False, default_factory=dict)
+    """Buffers and personal parameters, which are this client's own."""
 
     def write(self) -> bytes:
         """Write a safetensors file."""

@@ -336,6 +336,11 @@ class Workspace:
         _save_json(self.folder / RECORD, asdict(record))
         self.record = record
 
+    def recall_local_state(self) -> Theta | None:
+        """Return a memory of the model's own state that is not shared, without the optimiser's."""
+        learner = self.learner
+        return learner.remember(learner.buffers(self.memory)) if isinstance(learner, HasBuffers) else None
+
     def save_model(self, *, run: str, task: str, seed: int) -> None:
         """Save the model and its digest permanently, before the rest of the run is deleted."""
         buffers = self.learner.buffers(self.memory) if isinstance(self.learner, HasBuffers) else {}

@@ -21,8 +21,9 @@ What a task must keep to:
   learner `FollowsRounds`, in any thread of any process on one machine. Learners train at the same time in several
   threads of a process: no global generator, no state shared between learners.
 - The memory is passed in and returned: the optimiser's state (momentum) and the model's state that is not shared
-  (buffers) arrive as `memory` and leave in `Training.memory`. The learner itself keeps nothing. A round may be
-  void, and is then trained again from the same θ and the same memory; only the caller knows which rounds count.
+  (buffers, personal parameters) arrive as `memory` and leave in `Training.memory`. The learner itself keeps
+  nothing. A round may be void, and is then trained again from the same θ and the same memory; only the caller
+  knows which rounds count.
 - `train` and `evaluate` leave the θ and the memory they are given as they are.
 - `evaluate` returns every metric of `metrics` and no other: its sum over the examples, each example's value cut
   to the metric's bounds, and their number. This is checked when a trainer starts. In a run nothing is refused:
@@ -112,10 +113,13 @@ class Learner(Protocol):
 
 @runtime_checkable
 class HasBuffers(Protocol):
-    """A learner whose model has buffers beside θ, which stay with the client."""
+    """A learner whose model has buffers or personal parameters beside θ, which stay with the client."""
 
     def buffers(self, memory: Theta | None) -> Mapping[str, NDArray[Any]]:
-        """Return the model's buffers, as the memory holds them."""
+        """Return them by name, as the memory holds them."""
+
+    def remember(self, buffers: Mapping[str, NDArray[Any]]) -> Theta | None:
+        """Return a memory that holds these, and nothing of the optimiser."""
 
 
 @runtime_checkable
@@ -183,7 +187,7 @@ class HasLayout(Protocol):
 
 @runtime_checkable
 class NamesTensors(Protocol):
-    """A task whose model is more than θ: it has frozen parameters or buffers."""
+    """A task whose model is more than θ: it has frozen or personal parameters, or buffers."""
 
     def name_tensors(self, theta: Theta, *, seed: int, buffers: Mapping[str, NDArray[Any]]) -> Arrays:
         """Return the whole model."""

@@ -1,8 +1,8 @@
 """Task and learner of a user's PyTorch task: flat vectors in, flat vectors out.
 
-The memory holds a client's optimiser state and the model's buffers from round to round, as one vector. The trainer
-keeps it with the model and passes it back; it never leaves the machine. Its format is safetensors, which can hold
-no code, after the length in bytes, and padded to whole float32 values.
+The memory holds a client's optimiser state, and the model's buffers and personal parameters, as one vector. The
+trainer keeps it with the model and passes it back; it never leaves the machine. Its format is safetensors, which
+can hold no code, after the length in bytes, and padded to whole float32 values.
 
 User code runs one call at a time in the whole process: torch's generator belongs to the process, so two that train
 at once would draw from each other, and a user's code need not be thread-safe.
@@ -14,9 +14,10 @@ import io
 import logging
 import math
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Self, TypeAlias
 
@@ -63,7 +64,7 @@ log = logging.getLogger(__name__)
 StateDict: TypeAlias = dict[str, Tensor]
 
 # Names in the memory begin with one of these.
-_TENSOR, _NUMBER, _BUFFER = "optimiser", "number", "buffer"
+_TENSOR, _NUMBER, _LOCAL = "optimiser", "number", "buffer"
 _LENGTH_BYTES = 8
 _TRIAL_ROUNDS = 100
 _LOWEST_FACTOR = 2 / KAPPA
@@ -74,9 +75,9 @@ _WORD_BYTES = 4
 # The memory ---------------------------------------------------------------------------------------------
 
 
-def pack(model: nn.Module, optimiser: torch.optim.Optimizer | None) -> Theta | None:
-    """Write the memory for the next round; None if there is nothing to keep."""
-    found = {f"{_BUFFER}.{name}": each for name, each in model.named_buffers()}
+def pack(local: StateDict, optimiser: torch.optim.Optimizer | None) -> Theta | None:
+    """Write the memory for the next round: the model's local state and the optimiser's; None if there is none."""
+    found = {f"{_LOCAL}.{name}": each for name, each in local.items()}
     states = optimiser.state_dict()["state"] if optimiser else {}
     for place, state in states.items():
         for key, value in state.items():
@@ -110,7 +111,7 @@ def restore(optimiser: torch.optim.Optimizer, kept: dict[str, Tensor]) -> None:
     state: dict[int, dict[str, object]] = {}
     for name, value in kept.items():
         kind, _, rest = name.partition(".")
-        if kind == _BUFFER:
+        if kind == _LOCAL:
             continue
         place, _, key = rest.partition(".")
         state.setdefault(int(place), {})[key] = value if kind == _TENSOR else value.item()
@@ -146,13 +147,13 @@ def find_factor(task: TorchTask, number: int, rounds: int) -> float:
 class _Held:
     """The coordinates of θ that must not move, with the values that they keep."""
 
-    def __init__(self, model: nn.Module, theta: Theta, movable: Indices | None) -> None:
+    def __init__(self, shared: Sequence[nn.Parameter], theta: Theta, movable: Indices | None) -> None:
         self._pieces: list[tuple[nn.Parameter, Tensor, Tensor]] = []
         if movable is None:
             return
         stays = np.ones(theta.size, dtype=np.bool_)
         stays[movable] = False
-        for (each, held), (_, start) in zip(_split(model, stays), _split(model, theta), strict=True):
+        for (each, held), (_, start) in zip(_split(shared, stays), _split(shared, theta), strict=True):
             self._pieces.append((each, held, start))
 
     def clear_gradients(self) -> None:
@@ -206,13 +207,13 @@ class OwnTask:
     @cached_property
     def layout(self) -> dict[str, tuple[int, ...]]:
         """The parameters that θ is made of, in order."""
-        return {name: tuple(each.shape) for name, each in _trained(self._make_model(0))}
+        return {name: tuple(each.shape) for name, each in self._shared(self._make_model(0)).items()}
 
     def find_learning_rate(self) -> float:
         """Return the rate of the task's optimiser, which may be one of its own."""
         model = self._make_model(0)
         with _own_code("while it made its optimiser"):
-            return find_rate(self._task.optimiser(each for _, each in _trained(model)))
+            return find_rate(self._task.optimiser(iter(_trained(model).values())))
 
     def count_parameters(self) -> int:
         """Return N."""
@@ -220,7 +221,7 @@ class OwnTask:
 
     def initial_model(self, seed: int) -> Theta:
         """Make the model that a run starts from."""
-        return _flatten(self._make_model(seed))
+        return _flatten([*self._shared(self._make_model(seed)).values()])
 
     def learner(self, *, index: int, clients: int, seed: int) -> TorchLearner:
         """Make the learner of one client, with its data and a model."""
@@ -233,9 +234,9 @@ class OwnTask:
             return TorchLearner(self._task, model, _Table(found.train, "train"), _Table(found.test, "test"))
 
     def name_tensors(self, theta: Theta, *, seed: int, buffers: Mapping[str, NDArray[Any]]) -> Arrays:
-        """Return the whole model by the names of its state_dict: trained and frozen parameters, and buffers."""
+        """Return the whole model by the names of its state_dict; `buffers` also has its personal parameters."""
         model = self._make_model(seed)
-        _put(model, theta)
+        _put([*self._shared(model).values()], theta)
         state = model.state_dict()
         given = {name: torch.tensor(each) for name, each in buffers.items() if name in state}
         # numpy has no bfloat16.
@@ -249,17 +250,34 @@ class OwnTask:
             model = self._task.model()
             if not isinstance(model, nn.Module):
                 raise TypeError(f"`model` must return a torch.nn.Module, and returned {type(model).__name__}")
-        wrong = {str(each.dtype) for _, each in _trained(model)} - {"torch.float32"}
+        trained = _trained(model)
+        wrong = {str(each.dtype) for each in trained.values()} - {"torch.float32"}
         if wrong:
             raise ConfigurationError(
                 f"the model of task {self.name!r} has trained parameters of {', '.join(sorted(wrong))}: make it "
                 "with float32, and set mixed_precision to compute with less"
             )
-        if not any(each.numel() for _, each in _trained(model)):
+        self._check_personal(list(trained))
+        if not any(each.numel() for each in self._shared(model).values()):
             raise ConfigurationError(
-                f"the model of task {self.name!r} has no parameters that require gradients: nothing can be trained"
+                f"the model of task {self.name!r} has no parameters that require gradients"
+                f"{' and are not personal' * bool(self._task.personal)}: nothing can be trained together"
             )
         return model
+
+    def _shared(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        """Return the parameters that θ is made of."""
+        return find_shared(self._task, model)
+
+    def _check_personal(self, trained: Sequence[str]) -> None:
+        if not isinstance(self._task.personal, tuple):
+            raise ConfigurationError(f"`personal` of task {self.name!r} must be a tuple of names or patterns")
+        unused = [each for each in self._task.personal if not any(fnmatchcase(name, each) for name in trained)]
+        if unused:
+            raise ConfigurationError(
+                f"`personal` of task {self.name!r} has {unused[0]!r}, which is no parameter that is trained; "
+                f"there are {', '.join(trained)}"
+            )
 
 
 class _Table:
@@ -313,9 +331,13 @@ class TorchLearner(AdjustableLearner):
         automatic = "cuda" if torch.cuda.is_available() else "cpu"
         self._device = torch.device(automatic if task.device == "auto" else task.device)
         self._model = model.to(self._device)
-        # A round without a memory begins with these.
-        self._buffers = {name: each.clone() for name, each in model.named_buffers()}
-        self._parameters = sum(each.numel() for _, each in _trained(model))
+        shared = find_shared(task, model)
+        self._shared = [*shared.values()]
+        self._parameters = sum(each.numel() for each in self._shared)
+        personal = {name: each for name, each in _trained(model).items() if name not in shared}
+        # Buffers and personal parameters; a round without a memory begins with their first values.
+        self._local: StateDict = {**dict(model.named_buffers()), **personal}
+        self._first = {name: each.detach().clone() for name, each in self._local.items()}
         # Numbers of the round and of all rounds; without them the schedule is not asked.
         self.place: tuple[int, int] | None = None
 
@@ -349,7 +371,7 @@ class TorchLearner(AdjustableLearner):
             torch.set_num_threads(self._task.threads)
             kept = unpack(memory)
             self._load(theta, kept)
-            optimiser = self._task.optimiser(each for _, each in _trained(self._model))
+            optimiser = self._task.optimiser(iter(_trained(self._model).values()))
             goes_on = self._task.keep_optimiser and self.movable is None
             if goes_on:
                 restore(optimiser, kept)
@@ -359,15 +381,15 @@ class TorchLearner(AdjustableLearner):
                 factor = find_factor(self._task, *self.place)
                 for group in optimiser.param_groups:
                     group["lr"] *= factor
-            held = _Held(self._model, theta, self.movable)
+            held = _Held(self._shared, theta, self.movable)
             self._model.train()
             for number, rows in enumerate(report_progress(order, progress), start=1):
                 self._step(optimiser, self._training.take(rows, self._device), number, held)
                 held.put_back()
-            trained = _flatten(self._model)
+            trained = _flatten(self._shared)
             if not np.isfinite(trained).all():
                 raise ArithmeticError("the model is not finite any more: try a smaller learning rate")
-            return Training(theta=trained, memory=pack(self._model, optimiser if goes_on else None))
+            return Training(theta=trained, memory=pack(self._local, optimiser if goes_on else None))
 
     def _step(self, optimiser: torch.optim.Optimizer, batch: Batch, number: int, held: _Held) -> None:
         optimiser.zero_grad(set_to_none=True)
@@ -447,43 +469,58 @@ class TorchLearner(AdjustableLearner):
         return {name: (total.tolist(), weights[name]) for name, total in sums.items()}
 
     def buffers(self, memory: Theta | None) -> dict[str, NDArray[Any]]:
-        """Return the model's buffers, as training left them."""
+        """Return the model's buffers and personal parameters, as training left them."""
         kept = unpack(memory)
-        found = {name: kept.get(f"{_BUFFER}.{name}", each) for name, each in self._buffers.items()}
+        found = {name: kept.get(f"{_LOCAL}.{name}", each) for name, each in self._first.items()}
         return {name: each.cpu().numpy() for name, each in found.items()}
+
+    def remember(self, buffers: Mapping[str, NDArray[Any]]) -> Theta | None:
+        """Return a memory that holds these buffers and personal parameters; those that do not fit are left out."""
+        given = {name: torch.tensor(each) for name, each in buffers.items() if name in self._first}
+        fitting = {name: each for name, each in given.items() if each.shape == self._first[name].shape}
+        return pack(fitting, None)
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._task.mixed_precision)
 
     def _load(self, theta: Theta, kept: dict[str, Tensor]) -> None:
-        _put(self._model, theta)
+        _put(self._shared, theta)
         with torch.no_grad():
-            for name, buffer in self._model.named_buffers():
-                buffer.copy_(kept.get(f"{_BUFFER}.{name}", self._buffers[name]))
+            for name, each in self._local.items():
+                each.copy_(kept.get(f"{_LOCAL}.{name}", self._first[name]))
 
 
-def _trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """List the parameters that θ is made of."""
-    return ((name, each) for name, each in model.named_parameters() if each.requires_grad)
+def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that are trained, shared or not."""
+    return {name: each for name, each in model.named_parameters() if each.requires_grad}
 
 
-def _put(model: nn.Module, theta: Theta) -> None:
+def find_shared(task: TorchTask, model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that θ is made of."""
+    return {
+        name: each
+        for name, each in _trained(model).items()
+        if not any(fnmatchcase(name, pattern) for pattern in task.personal)
+    }
+
+
+def _put(shared: Sequence[nn.Parameter], theta: Theta) -> None:
     """Copy θ into a model's parameters."""
     with torch.no_grad():
-        for each, piece in _split(model, theta):
+        for each, piece in _split(shared, theta):
             each.copy_(piece)
 
 
-def _split(model: nn.Module, vector: NDArray[Any]) -> Iterator[tuple[nn.Parameter, Tensor]]:
+def _split(shared: Sequence[nn.Parameter], vector: NDArray[Any]) -> Iterator[tuple[nn.Parameter, Tensor]]:
     """Give each parameter that θ is made of its piece of a vector, on the parameter's device."""
     flat, place = torch.from_numpy(vector.copy()), 0
-    for _, each in _trained(model):
+    for each in shared:
         yield each, flat[place : place + each.numel()].view_as(each).to(each.device)
         place += each.numel()
 
 
-def _flatten(model: nn.Module) -> Theta:
-    pieces = [each.detach().cpu().reshape(-1).numpy() for _, each in _trained(model)]
+def _flatten(shared: Sequence[nn.Parameter]) -> Theta:
+    pieces = [each.detach().cpu().reshape(-1).numpy() for each in shared]
     return np.concatenate(pieces).astype(np.float32)
 
 

@@ -17,7 +17,8 @@ What is shared, and what is not
     all clients. *Parameters that do not* (the frozen part of a network) are neither trained nor sent: every client
     must make the same ones, from a file or from the seed. *Buffers* (BatchNorm's running means) stay with the
     client: they start as the model makes them, go on from round to round with the optimiser's state, and are in no
-    digest. A void round leaves no trace in either.
+    digest. A void round leaves no trace in either. *Personal parameters* are trained, and stay with the client as
+    buffers do.
 
 Randomness
     `model` is called with torch's generator set from the manifest's public seed, so that all clients make the same
@@ -95,6 +96,8 @@ class TorchTask:
     regression       R² and mean squared error; one output, and a number within `target_range` as target
     a tuple          metrics of one's own, for an `evaluate` of one's own
     """
+    personal: ClassVar[tuple[str, ...]] = ()
+    """Names of parameters that are trained and never shared, or patterns such as `head.*`."""
     target_range: ClassVar[tuple[float, float] | None] = None
     """The lowest and the highest target of a regression. Scores cut targets and outputs to it."""
     batch_size: ClassVar[int] = 32

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections import Counter
+from collections import Counter, OrderedDict
 from contextlib import closing
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ from hubbub.errors import ConfigurationError, LocalError, ProtocolError
 from hubbub_coordinator.accounts import Account
 from hubbub_local import simulate
 from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
-from hubbub_trainer.learning.task import Theta, Training
+from hubbub_trainer.learning.task import Theta, Training, flatten_tensors
 from hubbub_trainer.learning.torch_task import Batch, Data, Site, TorchTask
 from hubbub_trainer.workspace import digest
 from support.program import run_python
@@ -37,6 +37,25 @@ class Halves(TorchTask):
         inputs = torch.randn(120, 4, generator=torch.Generator().manual_seed(site.index))
         labels = (inputs[:, 0] > 0).long()
         return Data(train=(inputs[:80], labels[:80]), test=(inputs[80:], labels[80:]))
+
+
+class Headed(Halves):
+    """Clients agree on the body alone: their labels contradict each other."""
+
+    learning_rate: ClassVar[float] = 0.3
+    personal: ClassVar[tuple[str, ...]] = ("head.*",)
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(OrderedDict(body=nn.Linear(4, 4), head=nn.Linear(4, 2)))
+
+    def data(self, site: Site) -> Data:
+        inputs = torch.randn(120, 4, generator=torch.Generator().manual_seed(site.index))
+        labels = ((inputs[:, 0] > 0).long() + site.index) % 2
+        return Data(train=(inputs[:80], labels[:80]), test=(inputs[80:], labels[80:]))
+
+
+class Shared(Headed):
+    personal: ClassVar[tuple[str, ...]] = ()
 
 
 class Scheduled(Halves):
@@ -99,6 +118,19 @@ def test_a_task_of_ones_own_gives_a_model_for_pytorch(task: Any) -> None:
         "the first client has trained two rounds of three steps"
     )
     assert result.manifest.task == "halves"
+
+
+@pytest.mark.parametrize("strategy", ["no-union", "sec-union", "shared-mask", "secure-fedavg"])
+def test_clients_share_a_body_and_keep_their_heads(strategy: str) -> None:
+    more = {"sec-union": {"q": 4, "rho": 0.5}, "secure-fedavg": {}}.get(strategy, {"rho": 0.5})
+    options = {**QUICK, "strategy": strategy, "rounds": 6, "local_steps": 20, "clients": 2, **more}
+    result, one_head = simulate(Headed, **options), simulate(Shared, **options)
+
+    assert result.model.shape == (20,), "N is the body's"
+    assert result.tensors().keys() == {"body.weight", "body.bias", "head.weight", "head.bias"}
+    assert np.array_equal(flatten_tensors(result.task, result.tensors()), result.model), "as --resume reads it"
+    assert result.metrics["accuracy"] > 0.8
+    assert one_head.metrics["accuracy"] < 0.7
 
 
 def test_a_schedule_hears_of_every_round_at_every_client() -> None:

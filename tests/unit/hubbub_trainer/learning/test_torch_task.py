@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
+import re
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -264,6 +266,113 @@ def test_a_task_tells_the_rate_of_the_optimiser_that_it_has(optimiser: object, r
 
     assert isinstance(task, HasLearningRate)
     assert task.find_learning_rate() == rate
+
+
+# Personal parameters ----------------------------------------------------------------------------------------
+
+
+class Personal(Linear):
+    """Shares its body, and keeps its head and its normalisation's weights."""
+
+    personal: ClassVar[tuple[str, ...]] = ("head.*", "body.1.*")
+
+    def model(self) -> nn.Module:
+        body = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+        return nn.Sequential(OrderedDict(body=body, head=nn.Linear(3, 2)))
+
+
+OF_ITS_OWN = {"body.1.weight", "body.1.bias", "head.weight", "head.bias"}
+
+
+def own_state(learner: TorchLearner, memory: Theta | None) -> dict[str, bytes]:
+    """The personal parameters that a memory holds."""
+    return {name: each.tobytes() for name, each in learner.buffers(memory).items() if name in OF_ITS_OWN}
+
+
+def test_personal_parameters_are_trained_and_no_part_of_theta() -> None:
+    own, (learner, theta) = OwnTask(Personal(), data=""), learner_of(Personal())
+    first = own_state(learner, None)
+
+    trained, memory = train(learner, theta)
+    after = own_state(learner, memory)
+
+    assert own.layout == {"body.0.weight": (3, 4), "body.0.bias": (3,)}
+    assert own.count_parameters() == theta.size == trained.size == 15
+    assert own.find_learning_rate() == Linear.learning_rate
+    assert first.keys() == after.keys() == OF_ITS_OWN
+    assert all(first[name] != after[name] for name in OF_ITS_OWN)
+    whole = own.name_tensors(trained, seed=7, buffers=learner.buffers(memory))
+    assert {name: whole[name].tobytes() for name in OF_ITS_OWN} == after
+    loaded = Personal().model()
+    loaded.load_state_dict({name: torch.tensor(each) for name, each in whole.items()})
+    with torch.inference_mode():
+        exported = Personal().evaluate(loaded.eval(), make_samples(50, 99))
+    assert learner.evaluate(trained, memory=memory)["accuracy"] == exported["accuracy"]
+
+
+def test_a_void_round_leaves_no_trace_in_personal_parameters() -> None:
+    learner, theta = learner_of(Personal())
+    _, memory = train(learner, theta)
+    before = own_state(learner, memory)
+    wanted = train(learner, theta, seed=3, memory=memory)
+
+    _, dropped = train(learner, theta, seed=2, memory=memory)
+    again = train(learner, theta, seed=3, memory=memory)
+
+    assert own_state(learner, dropped) != before == own_state(learner, memory)
+    assert again[0].tobytes() == wanted[0].tobytes()
+    assert own_state(learner, again[1]) == own_state(learner, wanted[1])
+    assert learner.evaluate(theta, memory=memory) != learner.evaluate(theta)
+
+
+@pytest.mark.parametrize("norm", [None, 0.01])
+def test_where_only_some_coordinates_move_personal_parameters_move_and_go_on(norm: float | None) -> None:
+    def optimiser(_: TorchTask, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.1)
+
+    learner, theta = learner_of(vary(Personal, optimiser=optimiser, max_gradient_norm=norm))
+    movable = np.array([2, 14])
+    some = learner.adjusted(learning_rate=None, movable=movable)
+
+    trained, memory = train(some, theta)
+    later, _ = train(some, theta, memory=memory)
+
+    assert np.array_equal(np.flatnonzero(trained != theta), movable)
+    assert own_state(some, memory).items().isdisjoint(own_state(some, None).items())
+    assert later.tobytes() != trained.tobytes(), "it begins with what was learnt"
+
+
+def test_what_is_remembered_is_the_models_own_state_without_the_optimisers() -> None:
+    learner, theta = learner_of(Personal())
+    afresh, _ = learner_of(vary(Personal, keep_optimiser=False))
+    _, memory = train(learner, theta)
+    kept = learner.buffers(memory)
+
+    remembered = learner.remember(kept)
+    strange = learner.remember({**kept, "head.weight": np.zeros((9, 9), np.float32), "stranger": np.zeros(1)})
+
+    assert own_state(learner, remembered) == own_state(learner, memory)
+    assert (
+        train(learner, theta, memory=remembered)[0].tobytes() == train(afresh, theta, memory=memory)[0].tobytes()
+    )
+    assert own_state(learner, strange)["head.weight"] == own_state(learner, None)["head.weight"]
+    assert own_state(learner, strange)["head.bias"] == own_state(learner, memory)["head.bias"]
+
+
+@pytest.mark.parametrize(
+    ("personal", "said"),
+    [
+        (("head.*", "tail"), "'tail', which is no parameter that is trained; there are body.0.weight"),
+        (("*",), "no parameters that require gradients and are not personal"),
+        ("head.*", "must be a tuple"),
+    ],
+)
+def test_personal_parameters_that_there_are_not_are_refused(personal: object, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        OwnTask(vary(Personal, personal=personal), data="").count_parameters()
+
+
+# Schedules --------------------------------------------------------------------------------------------------
 
 
 class Halved(Linear):
