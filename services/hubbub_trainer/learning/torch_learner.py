@@ -53,6 +53,7 @@ from hubbub_trainer.learning.torch_task import (
     Samples,
     Site,
     TorchTask,
+    evaluates_at_once,
     find_range,
     has_own_evaluation,
     metrics_of,
@@ -309,6 +310,21 @@ class _Table:
         return found
 
 
+class _Batches:
+    """The first samples of a table, batch by batch, each made when it is asked for."""
+
+    def __init__(self, table: _Table, samples: int, size: int, device: torch.device) -> None:
+        self._table = table
+        self._samples = samples
+        self._size = size
+        self._device = device
+
+    def __iter__(self) -> Iterator[Batch]:
+        for start in range(0, self._samples, self._size):
+            rows = np.arange(start, min(start + self._size, self._samples))
+            yield self._table.take(rows, self._device)
+
+
 def _move(batch: Batch, device: torch.device) -> Batch:
     match batch:
         case Tensor():
@@ -414,10 +430,10 @@ class TorchLearner(AdjustableLearner):
             raise TaskFailed("there are no test samples, so nothing can be scored")
         self._try_schedule()
         self.in_round(1, _TRIAL_ROUNDS).train(theta, steps=1, seed=0, progress=lambda _done, _steps: None)
-        check_scores(
-            metrics_of(self._task),
-            self._evaluate(theta, None, min(self.examples, self._task.evaluation_batch_size)),
-        )
+        some = self.examples
+        if not evaluates_at_once(self._task):
+            some = min(some, self._task.evaluation_batch_size)
+        check_scores(metrics_of(self._task), self._evaluate(theta, None, some))
         if self._task.metrics == "regression" and not has_own_evaluation(self._task):
             self._warn_of_targets(*find_range(self._task))
 
@@ -452,21 +468,13 @@ class TorchLearner(AdjustableLearner):
 
     def _evaluate(self, theta: Theta, memory: Theta | None, samples: int) -> Scores:
         check_theta(theta, self._parameters)
-        size = self._task.evaluation_batch_size
-        sums: dict[str, NDArray[np.float64]] = {}
-        weights: dict[str, float] = {}
+        batches = _Batches(self._test, samples, self._task.evaluation_batch_size, self._device)
         with _own_code("in its evaluation"), torch.inference_mode():
             torch.set_num_threads(self._task.threads)
             self._load(theta, unpack(memory))
             self._model.eval()
-            for start in range(0, samples, size):
-                rows = np.arange(start, min(start + size, samples))
-                with self._precision():
-                    scores = self._task.evaluate(self._model, self._test.take(rows, self._device))
-                for name, (some, weight) in scores.items():
-                    sums[name] = sums.get(name, 0.0) + np.asarray(some, dtype=np.float64)
-                    weights[name] = weights.get(name, 0.0) + float(weight)
-        return {name: (total.tolist(), weights[name]) for name, total in sums.items()}
+            with self._precision():
+                return self._task.evaluate_all(self._model, batches)
 
     def buffers(self, memory: Theta | None) -> dict[str, NDArray[Any]]:
         """Return the model's buffers and personal parameters, as training left them."""

@@ -29,11 +29,13 @@ Randomness
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Dataset
@@ -94,7 +96,7 @@ class TorchTask:
     classification   accuracy and loss; an output for each class, and the number of the class as target
     binary           AUC, accuracy and loss; one output (a logit) or two, and 0 or 1 as target
     regression       R² and mean squared error; one output, and a number within `target_range` as target
-    a tuple          metrics of one's own, for an `evaluate` of one's own
+    a tuple          metrics of one's own, for an `evaluate` or `evaluate_all` of one's own
     """
     personal: ClassVar[tuple[str, ...]] = ()
     """Names of parameters that are trained and never shared, or patterns such as `head.*`."""
@@ -163,6 +165,20 @@ class TorchTask:
         losses = functional.cross_entropy(outputs, targets, reduction="none")
         return _score_classes(outputs.argmax(dim=1) == targets, losses)
 
+    def evaluate_all(self, model: nn.Module, batches: Iterable[Batch]) -> Scores:
+        """Score the whole test set: add up what `evaluate` returns for its batches.
+
+        Override it for a metric that is no sum over examples, such as an F1 score: return its value times a
+        weight, and the weight. `batches` can be gone through more than once.
+        """
+        sums: dict[str, NDArray[np.float64]] = {}
+        weights: dict[str, float] = {}
+        for batch in batches:
+            for name, (some, weight) in self.evaluate(model, batch).items():
+                sums[name] = sums.get(name, 0.0) + np.asarray(some, dtype=np.float64)
+                weights[name] = weights.get(name, 0.0) + float(weight)
+        return {name: (total.tolist(), weights[name]) for name, total in sums.items()}
+
 
 def _score_classes(right: Tensor, losses: Tensor) -> Scores:
     total = len(right)
@@ -227,7 +243,8 @@ def metrics_of(task: TorchTask) -> tuple[Metric, ...]:
             )
     if not has_own_evaluation(task):
         raise ConfigurationError(
-            f"the task {name_of(task)!r} has metrics of its own: write an `evaluate` that returns them"
+            f"the task {name_of(task)!r} has metrics of its own: write an `evaluate` that returns them, or an "
+            "`evaluate_all`"
         )
     return own
 
@@ -242,5 +259,10 @@ def find_range(task: TorchTask) -> tuple[float, float]:
 
 
 def has_own_evaluation(task: TorchTask) -> bool:
-    """Return whether a task overrides `evaluate`."""
-    return type(task).evaluate is not TorchTask.evaluate
+    """Return whether a task overrides the evaluation of a batch or of all."""
+    return type(task).evaluate is not TorchTask.evaluate or evaluates_at_once(task)
+
+
+def evaluates_at_once(task: TorchTask) -> bool:
+    """Return whether a task overrides `evaluate_all`, and may need the whole test set for it."""
+    return type(task).evaluate_all is not TorchTask.evaluate_all

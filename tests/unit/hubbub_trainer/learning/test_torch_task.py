@@ -6,7 +6,7 @@ import logging
 import math
 import re
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -565,6 +565,49 @@ def test_a_task_may_have_metrics_of_its_own() -> None:
 
     assert OwnTask(Distance(), data="").metrics == Distance.metrics
     assert learner.evaluate(theta)["distance"][1] == 50
+
+
+class WholeSet(Linear):
+    """Scores the F1 of all its test samples, in two passes over them."""
+
+    metrics: ClassVar[tuple[Metric, ...]] = (Metric("f1"),)
+    evaluation_batch_size: ClassVar[int] = 20
+
+    def evaluate_all(self, model: nn.Module, batches: Iterable[Batch]) -> Scores:
+        found = torch.cat([model(inputs).argmax(dim=1) for inputs, _ in batches])
+        wanted = torch.cat([targets for _, targets in batches])
+        positives = int(((found == 1) & (wanted == 1)).sum())
+        return {"f1": (len(wanted) * 2 * positives / int(found.sum() + wanted.sum()), len(wanted))}
+
+
+def test_a_metric_that_is_no_sum_over_batches_is_scored_over_the_whole_set() -> None:
+    learner, theta = learner_of(WholeSet())
+    theta, _ = train(learner, theta, steps=50)
+
+    learner.try_out(theta)
+    scored, weight = learner.evaluate(theta)["f1"]
+    value = float(np.asarray(scored)) / weight
+
+    inputs, targets = make_samples(50, 99)
+    found = (inputs.numpy() @ theta[:8].reshape(2, 4).T + theta[8:]).argmax(axis=1)
+    both, either = int((found * targets.numpy()).sum()), int(found.sum() + targets.sum())
+    assert value == pytest.approx(2 * both / either)
+    assert weight == 50
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ({"f1": (0.5 * 50, 50), "more": (1.0, 1)}, "'more', which the task's metrics do not declare"),
+        ({"f1": (50 * 1.5, 50)}, "outside its bounds"),
+        ({}, "does not return 'f1'"),
+    ],
+)
+def test_scores_of_a_whole_set_are_checked_when_the_task_is_tried(returned: Scores, said: str) -> None:
+    learner, theta = learner_of(vary(WholeSet, evaluate_all=lambda *_: returned))
+
+    with pytest.raises(TaskFailed, match=said):
+        learner.try_out(theta)
 
 
 @pytest.mark.parametrize(
