@@ -32,6 +32,7 @@ from hubbub_trainer.run_context import TaskLoader
 from hubbub_trainer.workspace import digest
 
 DASHBOARD_PORT = 8750
+NOT_SCORED = "The task has no test samples or no metrics, so nothing is scored."
 LINGERING = "The dashboard stays up, for more runs too, until you press Ctrl-C."
 
 
@@ -183,6 +184,8 @@ def _warn(manifest: Manifest, console: Console) -> None:
     if manifest.block > 1:
         shown = f"With blocks of {manifest.block} indices clients are shown more: {REVEALS}."
         console.print(shown, highlight=False, style="yellow")
+    if not manifest.metrics:
+        console.print(NOT_SCORED, highlight=False, style="yellow")
     warning = find_warning(manifest)
     if warning:
         console.print(f"warning: {warning}", highlight=False, style="yellow")

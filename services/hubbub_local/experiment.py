@@ -23,7 +23,7 @@ from hubbub_coordinator.accounts import Account, account
 from hubbub_coordinator.events import CancelRequested
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
-from hubbub_local.demo import draw_secret_seed, draw_up
+from hubbub_local.demo import NOT_SCORED, draw_secret_seed, draw_up
 from hubbub_local.federation import start_federation
 from hubbub_local.options import SimulationOptions
 from hubbub_local.task_wrappers import ContinuedTask
@@ -234,6 +234,8 @@ def _load(task: object, options: SimulationOptions, announce: Callable[[str], No
         loaded = adopt_task(task, data=options.data)
         refuse_partition(loaded.name, options.partition)
     try_task(loaded)
+    if not loaded.metrics:
+        announce(NOT_SCORED)
     return loaded
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hubbub.protocol.metrics import Metric
 from hubbub_trainer.learning.task import HasLayout, HasLearningRate, Learner, NamesTensors, Task, Theta
 
 
@@ -10,7 +11,7 @@ class TaskWrapper:
 
     def __init__(self, inner: Task) -> None:
         self._inner = inner
-        self.name, self.metrics = inner.name, inner.metrics
+        self.name = inner.name
         # As attributes of this object, and only if the task has them: services look for them.
         if isinstance(inner, HasLayout):
             self.layout = inner.layout
@@ -18,6 +19,11 @@ class TaskWrapper:
             self.find_learning_rate = inner.find_learning_rate
         if isinstance(inner, NamesTensors):
             self.name_tensors = inner.name_tensors
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The metrics that are scored; a task may find only when it is tried that it has nothing to score."""
+        return self._inner.metrics
 
     def count_parameters(self) -> int:
         """Return N."""

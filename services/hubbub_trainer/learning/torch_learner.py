@@ -202,7 +202,7 @@ class OwnTask:
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """The metrics that the task declares."""
+        """The metrics that the task declares; none once it is known to have no test samples."""
         return self._metrics
 
     @cached_property
@@ -232,7 +232,17 @@ class OwnTask:
             found = self._task.data(Site(data=self._data, index=index, clients=clients, seed=seed))
             if not isinstance(found, Data):
                 raise TypeError(f"`data` must return Data(train=..., test=...), not {type(found).__name__}")
-            return TorchLearner(self._task, model, _Table(found.train, "train"), _Table(found.test, "test"))
+            training, test = _Table(found.train, "train"), None
+            if found.test is not None and self._metrics:
+                test = _Table(found.test, "test")
+        if test is None and self._metrics:
+            self._metrics = ()
+            log.info(
+                "task %r has no test samples, so nothing is scored: it takes part only in runs without scores. "
+                "Say so with `metrics = ()` in the class, or draw runs up with --evaluate-every 0",
+                self.name,
+            )
+        return TorchLearner(self._task, model, training, test)
 
     def name_tensors(self, theta: Theta, *, seed: int, buffers: Mapping[str, NDArray[Any]]) -> Arrays:
         """Return the whole model by the names of its state_dict; `buffers` also has its personal parameters."""
@@ -340,7 +350,7 @@ def _move(batch: Batch, device: torch.device) -> Batch:
 class TorchLearner(AdjustableLearner):
     """One client's side of a user's task."""
 
-    def __init__(self, task: TorchTask, model: nn.Module, training: _Table, test: _Table) -> None:
+    def __init__(self, task: TorchTask, model: nn.Module, training: _Table, test: _Table | None) -> None:
         self._task = task
         self._training = training
         self._test = test
@@ -371,7 +381,7 @@ class TorchLearner(AdjustableLearner):
     @property
     def examples(self) -> int:
         """The number of test samples that this client scores."""
-        return len(self._test)
+        return 0 if self._test is None else len(self._test)
 
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
@@ -426,16 +436,21 @@ class TorchLearner(AdjustableLearner):
 
     def try_out(self, theta: Theta) -> None:
         """Train on one batch, score one batch, and warn of a regression's targets that are out of range."""
-        if not self.examples:
-            raise TaskFailed("there are no test samples, so nothing can be scored")
+        if self._test is not None and not self.examples:
+            raise TaskFailed(
+                "there are no test samples, so nothing can be scored: give some, or leave `test` of Data out"
+            )
         self._try_schedule()
         self.in_round(1, _TRIAL_ROUNDS).train(theta, steps=1, seed=0, progress=lambda _done, _steps: None)
+        if self._test is None:
+            return
         some = self.examples
         if not evaluates_at_once(self._task):
             some = min(some, self._task.evaluation_batch_size)
         check_scores(metrics_of(self._task), self._evaluate(theta, None, some))
         if self._task.metrics == "regression" and not has_own_evaluation(self._task):
-            self._warn_of_targets(*find_range(self._task))
+            for what, table in (("training", self._training), ("test", self._test)):
+                self._warn_of_targets(what, table)
 
     def _try_schedule(self) -> None:
         """Warn if the rate falls so low that clients would take some of the last rounds for standing still."""
@@ -448,19 +463,19 @@ class TorchLearner(AdjustableLearner):
                 _LOWEST_FACTOR,
             )
 
-    def _warn_of_targets(self, low: float, high: float) -> None:
-        for what, table in (("training", self._training), ("test", self._test)):
-            targets = table.targets(self._task.evaluation_batch_size)
-            outside = int((~((targets >= low) & (targets <= high))).sum())
-            if outside:
-                log.warning(
-                    "%d of %d %s targets are outside target_range, %g to %g: scores cut them to it",
-                    outside,
-                    targets.numel(),
-                    what,
-                    low,
-                    high,
-                )
+    def _warn_of_targets(self, what: str, table: _Table) -> None:
+        low, high = find_range(self._task)
+        targets = table.targets(self._task.evaluation_batch_size)
+        outside = int((~((targets >= low) & (targets <= high))).sum())
+        if outside:
+            log.warning(
+                "%d of %d %s targets are outside target_range, %g to %g: scores cut them to it",
+                outside,
+                targets.numel(),
+                what,
+                low,
+                high,
+            )
 
     def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
         """Score `theta` on this client's test samples, with this client's buffers."""
@@ -468,6 +483,8 @@ class TorchLearner(AdjustableLearner):
 
     def _evaluate(self, theta: Theta, memory: Theta | None, samples: int) -> Scores:
         check_theta(theta, self._parameters)
+        if self._test is None:
+            return {}
         batches = _Batches(self._test, samples, self._task.evaluation_batch_size, self._device)
         with _own_code("in its evaluation"), torch.inference_mode():
             torch.set_num_threads(self._task.threads)

@@ -79,7 +79,8 @@ class Data:
     """This client's samples; they do not print."""
 
     train: Samples
-    test: Samples
+    test: Samples | None = None
+    """Without test samples nothing is scored. All clients of a run have them, or none has."""
 
     def __repr__(self) -> str:
         return "<Data>"
@@ -96,7 +97,7 @@ class TorchTask:
     classification   accuracy and loss; an output for each class, and the number of the class as target
     binary           AUC, accuracy and loss; one output (a logit) or two, and 0 or 1 as target
     regression       R² and mean squared error; one output, and a number within `target_range` as target
-    a tuple          metrics of one's own, for an `evaluate` or `evaluate_all` of one's own
+    a tuple          metrics of one's own, for an `evaluate` or `evaluate_all` of one's own; () scores nothing
     """
     personal: ClassVar[tuple[str, ...]] = ()
     """Names of parameters that are trained and never shared, or patterns such as `head.*`."""
@@ -235,13 +236,13 @@ def metrics_of(task: TorchTask) -> tuple[Metric, ...]:
             return BINARY
         case "regression":
             return regression(*find_range(task))
-        case tuple() as own if own and all(isinstance(each, Metric) for each in own):
+        case tuple() as own if all(isinstance(each, Metric) for each in own):
             check_metrics(own)
         case _:
             raise ConfigurationError(
                 f"`metrics` of task {name_of(task)!r} must be classification, binary, regression or some Metrics"
             )
-    if not has_own_evaluation(task):
+    if own and not has_own_evaluation(task):
         raise ConfigurationError(
             f"the task {name_of(task)!r} has metrics of its own: write an `evaluate` that returns them, or an "
             "`evaluate_all`"

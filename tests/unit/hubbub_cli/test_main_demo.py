@@ -26,7 +26,7 @@ def quiet(hubbub: Hubbub, monkeypatch: pytest.MonkeyPatch) -> Hubbub:
     return hubbub
 
 
-def run_demo(tmp_path: Path, *options: str, hubbub: Hubbub = run_hubbub) -> tuple[dict[str, Any], str]:
+def run_demo(tmp_path: Path, *options: str | Path, hubbub: Hubbub = run_hubbub) -> tuple[dict[str, Any], str]:
     file = tmp_path / "out.json"
     shown = hubbub("demo", *QUICK, *options, "--json", file).check_done()
     report: dict[str, Any] = json.loads(file.read_text("utf-8"))
@@ -144,6 +144,42 @@ def test_a_run_that_loses_many_indices_is_warned_about_and_still_runs(tmp_path: 
     warning = "warning: sec-union with q = 1, rho = 0.5 and 3 clients loses 43% of the indices"
     assert warning in " ".join(lossy.split())
     assert "warning" not in kept
+
+
+UNSCORED = """
+import torch
+from hubbub_trainer.learning.torch_task import Data, TorchTask
+
+class Mine(TorchTask):
+    def model(self):
+        return torch.nn.Linear(8, 2)
+
+    def data(self, site):
+        return Data(train=(torch.randn(8, 8), torch.zeros(8).long()))
+"""
+
+
+def test_a_task_without_test_samples_runs_without_scores_and_that_is_said_once(
+    tmp_path: Path, quiet: Hubbub
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(UNSCORED, encoding="utf-8")
+
+    report, shown = run_demo(tmp_path, "--task", file, "--strategy", "secure-fedavg", hubbub=quiet)
+
+    assert [each["metrics"] for each in report["rounds"]] == [{}, {}]
+    assert report["headline"] is None
+    assert shown.count("nothing is scored") == 1
+    assert "3 local steps a round" in " ".join(shown.split())
+
+
+def test_a_warning_of_the_task_is_shown_at_the_end(tmp_path: Path, quiet: Hubbub) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(f"{UNSCORED}\n    def schedule(self, number, rounds):\n        return number**-2\n", "utf-8")
+
+    done = quiet("demo", *QUICK, "--task", file, "--strategy", "secure-fedavg", "--clients", "3")
+
+    assert "`schedule` ends at less than 0.5 of its median" in done.err
 
 
 @pytest.mark.parametrize(("strategy", "shown"), [("fedavg", False), ("sum", False), ("no-union", True)])

@@ -538,6 +538,38 @@ def test_what_is_not_finite_in_a_run_is_not_refused_and_counts_as_the_worst() ->
     assert (told["auc"], told["loss"]) == (0.0, 16.0)
 
 
+def without_test(_: TorchTask, site: Site) -> Data:
+    return Data(train=make_samples(64, site.index))
+
+
+def test_a_task_without_test_samples_has_no_metrics_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    own = OwnTask(vary(data=without_test), data="")
+    assert own.metrics, "what the class says, where there are no data"
+
+    with caplog.at_level(logging.INFO):
+        learners = [own.learner(index=index, clients=2, seed=7) for index in (0, 1)]
+    theta = own.initial_model(7)
+    learners[0].try_out(theta)
+
+    assert own.metrics == ()
+    assert caplog.text.count("no test samples") == 1
+    assert (learners[1].evaluate(theta), learners[1].examples) == ({}, 0)
+    assert train(learners[1], theta)[0].tobytes() == train(learner_of(Linear(), 1)[0], theta)[0].tobytes()
+
+
+def test_a_task_that_declares_no_metrics_is_not_scored_and_need_have_no_test_samples(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def evaluate(*_: object) -> Scores:
+        raise AssertionError
+
+    for members in ({"data": without_test}, {"evaluate": evaluate}):
+        learner, theta = learner_of(vary(metrics=(), **members))
+        learner.try_out(theta)
+        assert learner.evaluate(theta) == {}
+    assert not caplog.records
+
+
 def test_scores_are_the_same_whatever_the_size_of_a_batch() -> None:
     small, theta = learner_of(vary(Binary, evaluation_batch_size=7))
     large, _ = learner_of(Binary())
