@@ -26,7 +26,7 @@ from hubbub_local.report import draw_report, write_report
 from hubbub_local.task_wrappers import ContinuedTask
 from hubbub_trainer.learning.datasets import default_cache_folder
 from hubbub_trainer.learning.registry import TASKS_IN_TORCH, Shelf, choose_task, is_place, load_task, try_task
-from hubbub_trainer.learning.task import Task, require
+from hubbub_trainer.learning.task import HasOwnPace, Task, require
 from hubbub_trainer.planning import draw_up_manifest, find_warning
 from hubbub_trainer.run_context import TaskLoader
 from hubbub_trainer.workspace import digest
@@ -87,8 +87,8 @@ async def run_demo(options: DemoOptions, console: Console) -> None:
     if is_place(options.task):
         try_task(task)
     manifest, parties = draw_up(options, task)
-    board = Board(manifest, announcements)
-    _introduce(options, manifest, console)
+    board = Board(manifest, announcements, has_own_pace=isinstance(task, HasOwnPace))
+    _introduce(options, task, manifest, console)
     _warn(manifest, console)
     async with AsyncExitStack() as stack:
         listener = stack.enter_context(_reserve_port(options.port)) if options.dashboard else None
@@ -193,15 +193,16 @@ def _warn(manifest: Manifest, console: Console) -> None:
         console.print(f"{ONE_BIT[0].upper()}{ONE_BIT[1:]}.", highlight=False, style="yellow")
 
 
-def _introduce(options: DemoOptions, manifest: Manifest, console: Console) -> None:
+def _introduce(options: DemoOptions, task: Task, manifest: Manifest, console: Console) -> None:
     why = "" if options.strategy else f" (recommended: {recommend(manifest.parameters).reason})"
     share = f", ρ = {manifest.rho:g}" if find_strategy(manifest.strategy).uses_rho else ""
     rate = "" if manifest.learning_rate is None else f", learning rate {manifest.learning_rate:g}"
+    pace = task.pace if isinstance(task, HasOwnPace) else f"{manifest.local_steps} local steps"
     console.print("[bold]Hubbub[/bold]  you hear the crowd, never a voice", highlight=False)
     console.print(
         f"{len(manifest.cohort)} clients, {len(manifest.aggregators)} aggregators and a coordinator in this "
         f"process; strategy {manifest.strategy}{why}, task {manifest.task}, {manifest.parameters:,} parameters, "
-        f"{manifest.local_steps} local steps a round{share}{rate}",
+        f"{pace} a round{share}{rate}",
         highlight=False,
         style="dim",
     )

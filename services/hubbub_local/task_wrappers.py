@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hubbub.protocol.metrics import Metric
-from hubbub_trainer.learning.task import HasLayout, HasLearningRate, Learner, NamesTensors, Task, Theta
+from hubbub_trainer.learning.task import HasLayout, HasLearningRate, HasOwnPace, Learner, NamesTensors, Task, Theta
 
 
 class TaskWrapper:
@@ -15,6 +15,8 @@ class TaskWrapper:
         # As attributes of this object, and only if the task has them: services look for them.
         if isinstance(inner, HasLayout):
             self.layout = inner.layout
+        if isinstance(inner, HasOwnPace):
+            self.pace = inner.pace
         if isinstance(inner, HasLearningRate):
             self.find_learning_rate = inner.find_learning_rate
         if isinstance(inner, NamesTensors):

@@ -49,6 +49,7 @@ class FlowerTask:
     trainer; `app` is a `ClientApp`. `initial` makes the initial model from the public seed. Without it the
     client's `get_parameters` is called, with the seed in its config; it must return the same bits at every party.
     The global generators of Python, numpy and torch are seeded with it, too.
+    `pace` is what the demo says of a round's training: a client may take no notice of `local_steps` in its config.
     `config` is added to the client's config in every round, `run_config` is its context's.
 
     A Flower client returns means over its examples, so `metrics` are of the kind `mean`. Each is looked up by its
@@ -71,10 +72,12 @@ class FlowerTask:
         accuracy: str = "accuracy",
         loss: str = "loss",
         examples: str = "num-examples",
+        pace: str = "one fit of your client",
     ) -> None:
         if sum(each is not None for each in (client_fn, client, app)) != 1:
             raise ConfigurationError("a FlowerTask takes one of client_fn, client and app")
         self.name = name
+        self.pace = pace
         self._given_metrics = None if metrics is None else _check_metrics(name, metrics)
         self._keys = Keys(accuracy=accuracy, loss=loss, examples=examples)
         self._driver = Driver(

@@ -99,6 +99,7 @@ class Learner(Protocol):
     ) -> Training:
         """Take `steps` optimiser steps from `theta` (the paper's E) and return the new model.
 
+        A task whose learners do something else says so (`HasOwnPace`).
         `seed`, an integer of up to 128 bits, alone decides the order of the batches. `memory` is that of the last
         round that counted; without it the optimiser begins afresh.
         """
@@ -174,6 +175,14 @@ class HasLearningRate(Protocol):
     # No property: `isinstance` would evaluate it, and it may have to make a model and an optimiser.
     def find_learning_rate(self) -> float:
         """Return the rate of local training, unless a run asks for another."""
+
+
+@runtime_checkable
+class HasOwnPace(Protocol):
+    """A task whose learners take no notice of the number of local steps."""
+
+    pace: str
+    """Training of a round, for people, such as `one epoch of your client`."""
 
 
 @runtime_checkable

@@ -173,6 +173,28 @@ def test_a_task_without_test_samples_runs_without_scores_and_that_is_said_once(
     assert "3 local steps a round" in " ".join(shown.split())
 
 
+OWN_PACE = """
+from hubbub_trainer.learning.synthetic import SyntheticTask
+
+class Mine(SyntheticTask):
+    name = "mine"
+    pace = "one epoch of your client"
+
+task = Mine(300)
+"""
+
+
+def test_a_task_that_does_not_count_steps_says_what_a_round_is(tmp_path: Path, quiet: Hubbub) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(OWN_PACE, encoding="utf-8")
+    folder = tmp_path / "out"
+
+    for resume in ((), ("--resume",)):  # The task is wrapped the second time.
+        _, shown = run_demo(tmp_path, "--task", f"{file}:task", "--out", folder, *resume, hubbub=quiet)
+        assert "300 parameters, one epoch of your client a round" in " ".join(shown.split())
+        assert "local steps" not in shown
+
+
 def test_a_warning_of_the_task_is_shown_at_the_end(tmp_path: Path, quiet: Hubbub) -> None:
     file = tmp_path / "mine.py"
     file.write_text(f"{UNSCORED}\n    def schedule(self, number, rounds):\n        return number**-2\n", "utf-8")

@@ -31,7 +31,7 @@ from hubbub_trainer.fingerprint import tensor_sizes
 from hubbub_trainer.flower import FlowerTask
 from hubbub_trainer.flower.layout import Kept, Layout
 from hubbub_trainer.learning.registry import try_task
-from hubbub_trainer.learning.task import Theta
+from hubbub_trainer.learning.task import HasOwnPace, Theta
 from support.learners import ignore
 from support.patience import HANG_S
 
@@ -244,6 +244,13 @@ def test_training_and_scores_are_what_the_client_does_itself() -> None:
     assert task.count_parameters() == FEATURES * CLASSES + CLASSES
     assert np.array_equal(start, flatten(initial(7)))
     assert not np.array_equal(start, task.initial_model(8))
+
+
+def test_a_client_does_not_promise_to_take_the_steps_that_are_asked_for() -> None:
+    as_it_is, said = task_of(Softmax()), task_of(Softmax(), pace="two epochs")
+
+    assert isinstance(as_it_is, HasOwnPace)
+    assert (as_it_is.pace, said.pace) == ("one fit of your client", "two epochs")
 
 
 def test_the_number_of_examples_is_that_of_the_initial_model_whatever_is_scored() -> None:
