@@ -29,6 +29,7 @@ from hubbub_trainer.learning.registry import TASKS_IN_TORCH, Shelf, choose_task,
 from hubbub_trainer.learning.task import HasOwnPace, Task, require
 from hubbub_trainer.planning import draw_up_manifest, find_warning
 from hubbub_trainer.run_context import TaskLoader
+from hubbub_trainer.saved_model import BEST
 from hubbub_trainer.workspace import digest
 
 DASHBOARD_PORT = 8750
@@ -169,8 +170,10 @@ async def _run(
         options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
         console.print(f"Written to {options.json}", highlight=False)
     if out:
-        out.save(federation.kept_model(manifest), report, board.accounts)
-        console.print(f"Saved in {options.out}: {MODEL}, {HISTORY}, {REPORT}", highlight=False, soft_wrap=True)
+        best = federation.best_model(manifest)
+        out.save(federation.kept_model(manifest), best, report, board.accounts)
+        files = [MODEL, HISTORY, REPORT, *([BEST] if best else [])]
+        console.print(f"Saved in {options.out}: {', '.join(files)}", highlight=False, soft_wrap=True)
 
 
 def _warn(manifest: Manifest, console: Console) -> None:

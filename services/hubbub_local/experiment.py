@@ -70,6 +70,8 @@ class Result:
     """SHA-256 of the model that all clients ended with."""
     task: Task
     kept: KeptModel = field(repr=False)
+    best: KeptModel | None = field(repr=False)
+    """The model with the best headline metric of the scored rounds, and its `headline`; None without scores."""
 
     @property
     def model(self) -> Theta:
@@ -89,15 +91,18 @@ class Result:
             return False
         return reaches(headline, self.metrics[headline.name], target)
 
-    def tensors(self) -> Arrays:
-        """Return the whole model by name, with frozen parameters, and buffers as the first client has them."""
-        return name_tensors(self.task, self.kept.theta, seed=self.kept.seed, buffers=self.kept.buffers)
+    def tensors(self, *, best: bool = False) -> Arrays:
+        """Return the whole last or best model by name, with frozen parameters, and the first client's buffers."""
+        kept = self.best if best else self.kept
+        if kept is None:
+            raise ConfigurationError("the run was not scored, so there is no best model: take the last")
+        return name_tensors(self.task, kept.theta, seed=kept.seed, buffers=kept.buffers)
 
-    def state_dict(self) -> StateDict:
-        """Return the whole model for `load_state_dict` of the task's PyTorch module."""
+    def state_dict(self, *, best: bool = False) -> StateDict:
+        """Return the whole last or best model for `load_state_dict` of the task's PyTorch module."""
         from hubbub_trainer.learning.torch_learner import make_state_dict  # noqa: PLC0415  (It imports torch.)
 
-        return make_state_dict(self.tensors())
+        return make_state_dict(self.tensors(best=best))
 
     def __repr__(self) -> str:
         scores = [f"{name} {show_metric(name, value)}" for name, value in self.metrics.items()]
@@ -193,6 +198,7 @@ async def run_to_target(
                 digest=federation.model_digest(manifest),
                 task=task,
                 kept=federation.kept_model(manifest),
+                best=federation.best_model(manifest),
             )
 
 

@@ -24,6 +24,7 @@ from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import LocalError, StorageDamaged
 from hubbub.ids import PartyId, Role, SetId
 from hubbub.machine.effects import Key
+from hubbub.messages.manifest import Manifest
 from hubbub.messages.shares import (
     DenseShareChunk,
     ShareChunk,
@@ -476,7 +477,18 @@ class RoundJobs:
             return Decoded(transcript=transcript)
         totals = mine.scores.totals or {}
         self.run.open().note(self.key.round, {"metrics": totals})
+        self._keep_best(data.manifest, totals)
         return Decoded(transcript=transcript, metrics=totals)
+
+    def _keep_best(self, manifest: Manifest, totals: Mapping[str, float]) -> None:
+        """Keep the round's model if no earlier one of the run has a better headline metric."""
+        space, metric = self.run.open(), manifest.headline
+        with space.lock:
+            # The model may be a later one of a peer's by now.
+            if metric is not None and space.applied == self.key.round:
+                space.keep_best(
+                    metric, totals[metric.name], run=self.key.run, task=manifest.task, seed=manifest.seed
+                )
 
     def _absorb(self, data: ClientRound, mine: OpenRound, phase: str) -> None:
         """Recombine the sums of a phase and take them in."""

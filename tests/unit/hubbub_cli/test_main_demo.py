@@ -251,6 +251,32 @@ def test_model_history_and_report_are_saved_and_a_later_demo_begins_with_the_mod
     )
 
 
+def test_the_best_model_of_all_demos_in_a_folder_is_kept(tmp_path: Path, quiet: Hubbub) -> None:
+    out, path = tmp_path / "out", tmp_path / "out" / "best.safetensors"
+    saving = (*QUICK, "--strategy", "secure-fedavg", "--out", out)
+
+    def read_labels() -> dict[str, str]:
+        with safe_open(path, framework="numpy") as file:
+            labels: dict[str, str] = file.metadata()
+        return labels
+
+    for more in ((), ("--resume",)):
+        shown = quiet("demo", *saving, *more).check_done()
+        assert "report.json, best.safetensors" in " ".join(shown.split())
+        value, run, number = max(
+            (float(each["accuracy"]), each["run"], each["round"]) for each in read_history(out)
+        )
+        labels = read_labels()
+        assert (float(labels["value"]), labels["run"][:12], labels["round"]) == (value, run, number)
+        assert labels["metric"] == "accuracy"
+    assert load_file(path).keys() == load_file(out / "model.safetensors").keys()
+
+    save_file(load_file(path), path, {**read_labels(), "value": "1.0"})
+    before = path.read_bytes()
+    quiet("demo", *saving, "--resume").check_done()
+    assert path.read_bytes() == before, "an earlier demo's was better"
+
+
 def damage(folder: Path) -> None:
     """Save another model under the labels of the first."""
     path = folder / "model.safetensors"

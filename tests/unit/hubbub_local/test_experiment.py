@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from collections import Counter, OrderedDict
+from collections.abc import Iterable
 from contextlib import closing
 from typing import Any, ClassVar
 
@@ -14,11 +15,13 @@ import torch
 from torch import nn
 
 from hubbub.errors import ConfigurationError, LocalError, ProtocolError
+from hubbub.protocol.metrics import Metric, Scores
 from hubbub_coordinator.accounts import Account
 from hubbub_local import simulate
 from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
 from hubbub_trainer.learning.task import Theta, Training, flatten_tensors
 from hubbub_trainer.learning.torch_task import Batch, Data, Site, TorchTask
+from hubbub_trainer.saved_model import Headline
 from hubbub_trainer.workspace import digest
 from support.program import run_python
 
@@ -56,6 +59,26 @@ class Headed(Halves):
 
 class Shared(Headed):
     personal: ClassVar[tuple[str, ...]] = ()
+
+
+class Passing(Halves):
+    """Its weights go up by 0.3 in a round, and pass the best place."""
+
+    metrics: ClassVar[tuple[Metric, ...]] = (Metric("distance", high=9.0, higher_is_better=False),)
+    momentum: ClassVar[float] = 0.0
+
+    def model(self) -> nn.Module:
+        linear = nn.Linear(10, 1, bias=False)
+        nn.init.zeros_(linear.weight)
+        return linear
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        del batch
+        return -next(model.parameters()).sum()
+
+    def evaluate_all(self, model: nn.Module, batches: Iterable[Batch]) -> Scores:
+        assert sum(len(targets) for _, targets in batches) == 40
+        return {"distance": (abs(float(next(model.parameters()).mean()) - 0.7), 1)}
 
 
 class Scheduled(Halves):
@@ -118,6 +141,23 @@ def test_a_task_of_ones_own_gives_a_model_for_pytorch(task: Any) -> None:
         "the first client has trained two rounds of three steps"
     )
     assert result.manifest.task == "halves"
+
+
+def test_the_best_model_is_that_of_the_best_round_and_the_last_is_still_the_last() -> None:
+    result = simulate(Passing, **{**QUICK, "rounds": 4, "strategy": "fedavg"})
+    unscored = simulate(Passing, **{**QUICK, "rounds": 1, "strategy": "fedavg"}, evaluate_every=0)
+
+    distances = [each.metrics["distance"] for each in result.history]
+    assert distances == pytest.approx([0.4, 0.1, 0.2, 0.5])
+    assert result.best is not None
+    assert result.best.headline == Headline(round=2, metric="distance", value=distances[1])
+    assert result.best.theta == pytest.approx(np.full(10, 0.6))
+    assert result.model == pytest.approx(np.full(10, 1.2))
+    assert result.state_dict(best=True)["weight"].tolist()[0] == pytest.approx([0.6] * 10)
+    assert result.state_dict()["weight"].tolist()[0] == pytest.approx([1.2] * 10)
+    assert unscored.best is None
+    with pytest.raises(ConfigurationError, match="was not scored, so there is no best model"):
+        unscored.tensors(best=True)
 
 
 @pytest.mark.parametrize("strategy", ["no-union", "sec-union", "shared-mask", "secure-fedavg"])
