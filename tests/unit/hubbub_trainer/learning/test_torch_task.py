@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 
 from hubbub.errors import ConfigurationError, LocalError
 from hubbub.protocol.metrics import BINARY, Metric, Scores, ScoreSheet
+from hubbub_trainer.fingerprint import tensor_sizes
 from hubbub_trainer.learning.task import HasLearningRate, TaskFailed, Theta
 from hubbub_trainer.learning.torch_learner import OwnTask, TorchLearner
 from hubbub_trainer.learning.torch_task import Batch, Data, Site, TorchTask
@@ -298,6 +299,7 @@ def test_personal_parameters_are_trained_and_no_part_of_theta() -> None:
 
     assert own.layout == {"body.0.weight": (3, 4), "body.0.bias": (3,)}
     assert own.count_parameters() == theta.size == trained.size == 15
+    assert tensor_sizes(own) == (12, 3), "what the ledger of models knows a model by"
     assert own.find_learning_rate() == Linear.learning_rate
     assert first.keys() == after.keys() == OF_ITS_OWN
     assert all(first[name] != after[name] for name in OF_ITS_OWN)
