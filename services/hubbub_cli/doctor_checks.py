@@ -427,7 +427,9 @@ def check_tasks(target: DoctorTarget, found: Findings) -> None:
     except ConfigurationError as error:
         found.fail("task", str(error), f"correct the task, or {target.variable('task')}")
     else:
-        scored = [f"{task.name} ({', '.join(metric.name for metric in task.metrics)})" for task in own]
+        scored = [
+            f"{task.name} ({', '.join(metric.name for metric in task.metrics) or 'not scored'})" for task in own
+        ]
         found.ok("task", ", ".join(scored))
 
 

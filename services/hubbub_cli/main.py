@@ -100,9 +100,9 @@ def _log_to(path: Path | None) -> Iterator[None]:
 
 @contextmanager
 def _telling_of_failures() -> Iterator[None]:
-    """Print the log record of a failed task or run at the end, when the screen is free."""
+    """Print the log record of a failed task or run, or a task's warning, at the end, when the screen is free."""
     with (
-        _noting(logging.ERROR, "hubbub_trainer.learning") as of_tasks,
+        _noting(logging.WARNING, "hubbub_trainer.learning") as of_tasks,
         _noting(logging.WARNING, "hubbub.runtime.runner", "hubbub.runtime.effects") as of_parties,
     ):
         found = of_tasks
@@ -112,8 +112,8 @@ def _telling_of_failures() -> Iterator[None]:
             found = of_tasks or of_parties
             raise
         finally:
-            # All clients run the same code here: one record is enough.
-            for record in found[:1]:
+            # All clients run the same code here: one record is enough, a failure rather than a warning.
+            for record in sorted(found, key=lambda each: -each.levelno)[:1]:
                 sys.stderr.write(f"{logging.Formatter().format(record)}\n")
 
 

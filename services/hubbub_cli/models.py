@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hubbub.errors import ConfigurationError
-from hubbub_cli.formatting import AsJson, print_json
+from hubbub_cli.formatting import AsJson, print_json, show_metric
 from hubbub_cli.suggestions import one_of
 
 if TYPE_CHECKING:
@@ -54,6 +54,10 @@ def export_model(
     task: Annotated[
         str | None, typer.Option(help="The task it was trained with, if it is your own: a file, or module:Name.")
     ] = None,
+    best: Annotated[  # noqa: FBT002  (A flag.)
+        bool,
+        typer.Option("--best", help="The model of the round with the best first metric, not the last one."),
+    ] = False,
     form: Annotated[
         str,
         typer.Option(
@@ -69,16 +73,21 @@ def export_model(
     from hubbub_trainer.learning.task import name_tensors  # noqa: PLC0415
     from hubbub_trainer.saved_model import choose_model  # noqa: PLC0415  (Help should not wait for numpy.)
 
-    kept = choose_model(folder, run)
+    kept = choose_model(folder, run, best=best)
     loaded = choose_task(
         task or kept.task, data="auto", cache_folder=default_cache_folder(), announce=lambda _: None
     )
     if loaded.name != kept.task:
         raise ConfigurationError(f"the model is of task {kept.task!r}, and --task is {loaded.name!r}")
     arrays = name_tensors(loaded, kept.theta, seed=kept.seed, buffers=kept.buffers)
-    _write(out, arrays, form, {"run": kept.run, "task": kept.task})
+    labels = kept.headline.labels() if kept.headline else {}
+    _write(out, arrays, form, {"run": kept.run, "task": kept.task, **labels})
     total = sum(each.size for each in arrays.values())
-    typer.echo(f"{len(arrays)} arrays with {total:,} values of run {kept.run[:12]} written to {out}")
+    scored = ""
+    if kept.headline:
+        value = show_metric(kept.headline.metric, kept.headline.value)
+        scored = f", round {kept.headline.round} with {kept.headline.metric} {value},"
+    typer.echo(f"{len(arrays)} arrays with {total:,} values of run {kept.run[:12]}{scored} written to {out}")
 
 
 def _write(out: Path, arrays: Arrays, form: str, labels: dict[str, str]) -> None:

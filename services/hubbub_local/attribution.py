@@ -24,6 +24,7 @@ from hubbub.runtime.telemetry import context, current_context
 from hubbub_local.task_wrappers import TaskWrapper
 from hubbub_trainer.learning.task import (
     Adjustable,
+    FollowsRounds,
     Learner,
     ProgressCallback,
     Task,
@@ -135,6 +136,11 @@ class MeasuredLearner:
         self.samples, self.examples = inner.samples, inner.examples
         if isinstance(inner, Adjustable):
             self.adjusted = partial(self._adjust, inner)
+        if isinstance(inner, FollowsRounds):
+            self.in_round = partial(self._follow, inner)
+
+    def _follow(self, inner: FollowsRounds, number: int, rounds: int) -> MeasuredLearner:
+        return MeasuredLearner(inner.in_round(number, rounds), self._index, self._training_s, self._attribution)
 
     def _adjust(
         self, inner: Adjustable, *, learning_rate: float | None, movable: Indices | None

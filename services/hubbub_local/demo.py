@@ -26,12 +26,14 @@ from hubbub_local.report import draw_report, write_report
 from hubbub_local.task_wrappers import ContinuedTask
 from hubbub_trainer.learning.datasets import default_cache_folder
 from hubbub_trainer.learning.registry import TASKS_IN_TORCH, Shelf, choose_task, is_place, load_task, try_task
-from hubbub_trainer.learning.task import Task, require
+from hubbub_trainer.learning.task import HasOwnPace, Task, require
 from hubbub_trainer.planning import draw_up_manifest, find_warning
 from hubbub_trainer.run_context import TaskLoader
+from hubbub_trainer.saved_model import BEST
 from hubbub_trainer.workspace import digest
 
 DASHBOARD_PORT = 8750
+NOT_SCORED = "The task has no test samples or no metrics, so nothing is scored."
 LINGERING = "The dashboard stays up, for more runs too, until you press Ctrl-C."
 
 
@@ -86,8 +88,8 @@ async def run_demo(options: DemoOptions, console: Console) -> None:
     if is_place(options.task):
         try_task(task)
     manifest, parties = draw_up(options, task)
-    board = Board(manifest, announcements)
-    _introduce(options, manifest, console)
+    board = Board(manifest, announcements, has_own_pace=isinstance(task, HasOwnPace))
+    _introduce(options, task, manifest, console)
     _warn(manifest, console)
     async with AsyncExitStack() as stack:
         listener = stack.enter_context(_reserve_port(options.port)) if options.dashboard else None
@@ -173,8 +175,10 @@ async def _run(
         options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
         console.print(f"Written to {options.json}", highlight=False)
     if out:
-        out.save(federation.kept_model(manifest), report, board.accounts)
-        console.print(f"Saved in {options.out}: {MODEL}, {HISTORY}, {REPORT}", highlight=False, soft_wrap=True)
+        best = federation.best_model(manifest)
+        out.save(federation.kept_model(manifest), best, report, board.accounts)
+        files = [MODEL, HISTORY, REPORT, *([BEST] if best else [])]
+        console.print(f"Saved in {options.out}: {', '.join(files)}", highlight=False, soft_wrap=True)
 
 
 def _warn(manifest: Manifest, console: Console) -> None:
@@ -188,6 +192,8 @@ def _warn(manifest: Manifest, console: Console) -> None:
     if manifest.block > 1:
         shown = f"With blocks of {manifest.block} indices clients are shown more: {REVEALS}."
         console.print(shown, highlight=False, style="yellow")
+    if not manifest.metrics:
+        console.print(NOT_SCORED, highlight=False, style="yellow")
     warning = find_warning(manifest)
     if warning:
         console.print(f"warning: {warning}", highlight=False, style="yellow")
@@ -195,16 +201,17 @@ def _warn(manifest: Manifest, console: Console) -> None:
         console.print(f"{ONE_BIT[0].upper()}{ONE_BIT[1:]}.", highlight=False, style="yellow")
 
 
-def _introduce(options: DemoOptions, manifest: Manifest, console: Console) -> None:
+def _introduce(options: DemoOptions, task: Task, manifest: Manifest, console: Console) -> None:
     why = "" if options.strategy else f" (recommended: {recommend(manifest.parameters).reason})"
     share = f", ρ = {manifest.rho:g}" if find_strategy(manifest.strategy).uses_rho else ""
     rate = "" if manifest.learning_rate is None else f", learning rate {manifest.learning_rate:g}"
     weights = "" if manifest.weights == "equal" else ", weighted by samples"
+    pace = task.pace if isinstance(task, HasOwnPace) else f"{manifest.local_steps} local steps"
     console.print("[bold]Hubbub[/bold]  you hear the crowd, never a voice", highlight=False)
     console.print(
         f"{len(manifest.cohort)} clients, {len(manifest.aggregators)} aggregators and a coordinator in this "
         f"process; strategy {manifest.strategy}{why}, task {manifest.task}, {manifest.parameters:,} parameters, "
-        f"{manifest.local_steps} local steps a round{share}{rate}{weights}",
+        f"{pace} a round{share}{rate}{weights}",
         highlight=False,
         style="dim",
     )

@@ -1,4 +1,4 @@
-"""Folder of a demo: the model that it ended with, the history of its rounds and its report."""
+"""Folder of a demo: the model that it ended with, the best one, the history of its rounds and its report."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from safetensors.numpy import save
 
 from hubbub.disk import replacing
 from hubbub.errors import ConfigurationError, DataError
+from hubbub.protocol.metrics import is_better
 from hubbub_coordinator.accounts import Account
 from hubbub_trainer.learning.task import Arrays, Task, Theta, flatten_tensors, name_tensors
-from hubbub_trainer.saved_model import KeptModel
+from hubbub_trainer.saved_model import BEST, Headline, KeptModel
 from hubbub_trainer.workspace import digest
 
 MODEL, HISTORY, REPORT = "model.safetensors", "history.csv", "report.json"
@@ -85,23 +86,50 @@ class DemoFolder:
             raise ConfigurationError(f"--resume: {path} is damaged: its values are not those that were saved")
         return SavedModel(run=run, theta=theta)
 
-    def save(self, kept: KeptModel, report: Mapping[str, object], accounts: Sequence[Account]) -> None:
-        """Replace model and report, and add the rounds to the history."""
+    def save(
+        self,
+        kept: KeptModel,
+        best: KeptModel | None,
+        report: Mapping[str, object],
+        accounts: Sequence[Account],
+    ) -> None:
+        """Replace model and report, add the rounds to the history, and keep the best model of all."""
+        report = {**report, "resumed_from": self.begun and self.begun.run}
+        try:
+            self._write(REPORT, (json.dumps(report, indent=2) + "\n").encode())
+            self._write(HISTORY, self._draw_history(kept.run, accounts).encode())
+            if best is not None and self._is_best(best):
+                self._write(BEST, self._name(best))
+            self._write(MODEL, self._name(kept))
+        except OSError as error:
+            raise ConfigurationError(f"--out: {self._folder} cannot be written: {error.strerror}") from None
+
+    def _name(self, kept: KeptModel) -> bytes:
+        """Write a model by its names."""
         arrays = name_tensors(self._task, kept.theta, seed=kept.seed, buffers=kept.buffers)
         labels = {
             "run": kept.run,
             "task": kept.task,
             "seed": str(kept.seed),
             "model_sha256": digest(kept.theta),
+            **(kept.headline.labels() if kept.headline else {}),
         }
-        report = {**report, "resumed_from": self.begun and self.begun.run}
+        # Not ascontiguousarray, which turns a scalar into a vector.
+        return save({name: np.asarray(each, order="C") for name, each in arrays.items()}, labels)
+
+    def _is_best(self, best: KeptModel) -> bool:
+        """Return whether a run's best model is better than that of the runs before it in this folder."""
+        path = self._folder / BEST
+        if best.headline is None or not path.exists():
+            return True
         try:
-            self._write(REPORT, (json.dumps(report, indent=2) + "\n").encode())
-            self._write(HISTORY, self._draw_history(kept.run, accounts).encode())
-            # Not ascontiguousarray, which turns a scalar into a vector.
-            self._write(MODEL, save({name: np.asarray(each, order="C") for name, each in arrays.items()}, labels))
-        except OSError as error:
-            raise ConfigurationError(f"--out: {self._folder} cannot be written: {error.strerror}") from None
+            with safe_open(path, framework="numpy") as file:
+                earlier = Headline.from_labels(file.metadata() or {})
+        except (OSError, SafetensorError, KeyError, ValueError):
+            return True
+        if earlier is None or earlier.metric != best.headline.metric:
+            return True
+        return is_better(self._task.metrics[0], best.headline.value, earlier.value)
 
     def _draw_history(self, run: str, accounts: Sequence[Account]) -> str:
         path = self._folder / HISTORY

@@ -79,6 +79,8 @@ class Board:
 
     manifest: Manifest
     announcements: list[str]
+    has_own_pace: bool = False
+    """Clients take no notice of the number of local steps, so it is not shown."""
     joined: int = 0
     round: int = 0
     phase: str = ""
@@ -226,7 +228,8 @@ def _parties(board: Board) -> Table:
     for client in board.manifest.clients:
         done = board.steps.get(client, 0)
         bar = ProgressBar(total=steps, completed=done, width=28, complete_style="green", finished_style="green")
-        table.add_row(client, bar, f"{done}/{steps}", _status(board, client))
+        count = "" if board.has_own_pace else f"{done}/{steps}"
+        table.add_row(client, bar, count, _status(board, client))
     return table
 
 

@@ -22,7 +22,7 @@ from hubbub_coordinator.accounts import Account, account
 from hubbub_coordinator.events import CancelRequested
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
-from hubbub_local.demo import draw_secret_seed, draw_up
+from hubbub_local.demo import NOT_SCORED, draw_secret_seed, draw_up
 from hubbub_local.federation import describe_end, start_federation
 from hubbub_local.options import SimulationOptions
 from hubbub_local.task_wrappers import ContinuedTask
@@ -73,6 +73,8 @@ class Result:
     """The reason why it seemed to learn nothing any more, with advice; empty if it did not seem so."""
     task: Task
     kept: KeptModel = field(repr=False)
+    best: KeptModel | None = field(repr=False)
+    """The model with the best headline metric of the scored rounds, and its `headline`; None without scores."""
 
     @property
     def model(self) -> Theta:
@@ -89,15 +91,18 @@ class Result:
         """True if the last round's headline metric reaches the run's target."""
         return self.manifest.is_on_target(self.metrics)
 
-    def tensors(self) -> Arrays:
-        """Return the whole model by name, with frozen parameters, and buffers as the first client has them."""
-        return name_tensors(self.task, self.kept.theta, seed=self.kept.seed, buffers=self.kept.buffers)
+    def tensors(self, *, best: bool = False) -> Arrays:
+        """Return the whole last or best model by name, with frozen parameters, and the first client's buffers."""
+        kept = self.best if best else self.kept
+        if kept is None:
+            raise ConfigurationError("the run was not scored, so there is no best model: take the last")
+        return name_tensors(self.task, kept.theta, seed=kept.seed, buffers=kept.buffers)
 
-    def state_dict(self) -> StateDict:
-        """Return the whole model for `load_state_dict` of the task's PyTorch module."""
+    def state_dict(self, *, best: bool = False) -> StateDict:
+        """Return the whole last or best model for `load_state_dict` of the task's PyTorch module."""
         from hubbub_trainer.learning.torch_learner import make_state_dict  # noqa: PLC0415  (It imports torch.)
 
-        return make_state_dict(self.tensors())
+        return make_state_dict(self.tensors(best=best))
 
     def __repr__(self) -> str:
         scores = [f"{name} {show_metric(name, value)}" for name, value in self.metrics.items()]
@@ -198,6 +203,7 @@ async def run_to_target(
                 stalled=run.stalled,
                 task=task,
                 kept=federation.kept_model(manifest),
+                best=federation.best_model(manifest),
             )
 
 
@@ -239,6 +245,8 @@ def _load(task: object, options: SimulationOptions, announce: Callable[[str], No
         loaded = adopt_task(task, data=options.data)
         refuse_partition(loaded.name, options.partition)
     try_task(loaded)
+    if not loaded.metrics:
+        announce(NOT_SCORED)
     return loaded
 
 

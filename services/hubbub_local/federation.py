@@ -36,7 +36,7 @@ from hubbub_coordinator.service import Coordinator
 from hubbub_trainer.phases import admission, participation
 from hubbub_trainer.policy import Policy
 from hubbub_trainer.run_context import TaskLoader
-from hubbub_trainer.saved_model import KeptModel, read_kept_model
+from hubbub_trainer.saved_model import KeptModel, read_best_model, read_kept_model
 from hubbub_trainer.service import Trainer
 from hubbub_trainer.task_runner import Progress
 
@@ -111,6 +111,10 @@ class Federation:
     def kept_model(self, manifest: Manifest) -> KeptModel:
         """Return the model as the first client keeps it: all have the same θ, and each its own buffers."""
         return read_kept_model(_run_folder(self.folder, manifest.clients[0], manifest.run_id))
+
+    def best_model(self, manifest: Manifest) -> KeptModel | None:
+        """Return the model with the best headline metric, as the first client keeps it; None without scores."""
+        return read_best_model(_run_folder(self.folder, manifest.clients[0], manifest.run_id))
 
     def count_task_failures(self) -> int:
         """Count failures of training or evaluation at all trainers, which only their owners are told about."""

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from hubbub_trainer.learning.task import HasLayout, HasLearningRate, HasRanges, Learner, NamesTensors, Task, Theta
+from hubbub.protocol.metrics import Metric
+from hubbub_trainer.learning.task import (
+    HasLayout,
+    HasLearningRate,
+    HasOwnPace,
+    HasRanges,
+    Learner,
+    NamesTensors,
+    Task,
+    Theta,
+)
 
 
 class TaskWrapper:
@@ -10,16 +20,23 @@ class TaskWrapper:
 
     def __init__(self, inner: Task) -> None:
         self._inner = inner
-        self.name, self.metrics = inner.name, inner.metrics
+        self.name = inner.name
         # As attributes of this object, and only if the task has them: services look for them.
         if isinstance(inner, HasLayout):
             self.layout = inner.layout
+        if isinstance(inner, HasOwnPace):
+            self.pace = inner.pace
         if isinstance(inner, HasLearningRate):
             self.find_learning_rate = inner.find_learning_rate
         if isinstance(inner, HasRanges):
             self.ranges = inner.ranges
         if isinstance(inner, NamesTensors):
             self.name_tensors = inner.name_tensors
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The metrics that are scored; a task may find only when it is tried that it has nothing to score."""
+        return self._inner.metrics
 
     def count_parameters(self) -> int:
         """Return N."""

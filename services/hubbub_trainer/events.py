@@ -263,6 +263,8 @@ class CaughtUp:
 class Go:
     """The round before is over: begin."""
 
+    place: int = 1
+    """Number of this round among those that are released, from 1: that of a void round is given again."""
     is_scored: bool = False
     """True if a scores phase follows when the round is released."""
     score_members: frozenset[PartyId] = frozenset()

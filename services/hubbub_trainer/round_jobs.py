@@ -24,6 +24,7 @@ from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import LocalError, StorageDamaged
 from hubbub.ids import PartyId, Role, SetId
 from hubbub.machine.effects import Key
+from hubbub.messages.manifest import Manifest
 from hubbub.messages.shares import (
     DenseShareChunk,
     ShareChunk,
@@ -270,7 +271,7 @@ class RoundJobs:
         For a round that was closed without us, an empty update is kept, so that its sums can be taken in. Returns
         the number of seconds that training would still have taken: 0 unless it failed.
         """
-        space, manifest, spare_s = self.run.open(), self._find_round().manifest, 0.0
+        space, data, spare_s = self.run.open(), self._find_round(), 0.0
         number = self.key.round
         with space.at_round(number):
             if space.recall_update(number) is None:
@@ -279,7 +280,9 @@ class RoundJobs:
                 else:
                     mask = self._draw_mask(space)
                     begin = partial(self._begin, space, mask=mask)
-                    learnt, begun, spare_s = self.run.tasks.train(self.key, space, manifest, begin, movable=mask)
+                    learnt, begun, spare_s = self.run.tasks.train(
+                        self.key, space, data.manifest, begin, movable=mask, place=data.place
+                    )
                     space.keep_update(number, learnt)
                     space.rounds[number] = begun
             self._open_round()
@@ -477,7 +480,18 @@ class RoundJobs:
             return Decoded(transcript=transcript)
         totals = mine.scores.totals or {}
         self.run.open().note(self.key.round, {"metrics": totals})
+        self._keep_best(data.manifest, totals)
         return Decoded(transcript=transcript, metrics=totals)
+
+    def _keep_best(self, manifest: Manifest, totals: Mapping[str, float]) -> None:
+        """Keep the round's model if no earlier one of the run has a better headline metric."""
+        space, metric = self.run.open(), manifest.headline
+        with space.lock:
+            # The model may be a later one of a peer's by now.
+            if metric is not None and space.applied == self.key.round:
+                space.keep_best(
+                    metric, totals[metric.name], run=self.key.run, task=manifest.task, seed=manifest.seed
+                )
 
     def _absorb(self, data: ClientRound, mine: OpenRound, phase: str) -> None:
         """Recombine the sums of a phase and take them in."""

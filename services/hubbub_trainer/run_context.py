@@ -25,11 +25,17 @@ from hubbub.trust.seals import RunSeals
 from hubbub_trainer.events import GroupAgreed, HeldModel, InitialModel, Prepared
 from hubbub_trainer.fingerprint import Fingerprint, tensor_sizes
 from hubbub_trainer.learning.source import digest_source
-from hubbub_trainer.learning.task import HasRanges, Learner, Task
+from hubbub_trainer.learning.task import HasBuffers, HasRanges, Learner, Task
 from hubbub_trainer.ledger import Ledger, explain_refusal
 from hubbub_trainer.phases.admission import Admission
 from hubbub_trainer.run_secrets import RunSecrets
-from hubbub_trainer.saved_model import commit, derive_salt, keep_for_successor, recall_for_successor
+from hubbub_trainer.saved_model import (
+    commit,
+    derive_salt,
+    keep_for_successor,
+    read_kept_model,
+    recall_for_successor,
+)
 from hubbub_trainer.task_runner import TaskRunner
 from hubbub_trainer.workspace import Workspace, digest, has_model
 
@@ -144,6 +150,7 @@ class RunContext:
             secret=self.secrets.client_secret() if seed is None else ClientSecret.for_demo(seed, self._index),
             theta=theta,
             accumulator=np.zeros_like(theta),
+            memory=self._recall_local_state(learner),
             group=agreed,
         )
         space.recall()
@@ -156,6 +163,16 @@ class RunContext:
 
     def _make_learner(self, task: Task) -> Learner:
         return task.learner(index=self._index, clients=len(self.manifest.clients), seed=self.manifest.seed)
+
+    def _recall_local_state(self, learner: Learner) -> Theta | None:
+        """Return the buffers and personal parameters that we kept of the run's predecessor, as a memory."""
+        before = self.manifest.predecessor
+        if before is None or not isinstance(learner, HasBuffers):
+            return None
+        try:
+            return learner.remember(read_kept_model(self.runs_folder / before.run).buffers)
+        except (OSError, ValueError):
+            return None  # We were not in it, or have lost what it left: then they begin as the model makes them.
 
     def begin_mask_stream(self, space: Workspace, number: int) -> AesCtrStream:
         """Begin the stream that all clients draw a round's mask from. No coordinator or server can choose it.

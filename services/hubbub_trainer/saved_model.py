@@ -1,4 +1,4 @@
-"""Saved model of a finished run at a trainer: the model, this client's buffers, and their task and seed.
+"""Saved model of a finished run at a trainer: the model, this client's own state of it, and their task and seed.
 
 Beside the model of a completed run are the salt of its commitment and this client's endorsement, for a successor
 run that begins with the model.
@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,8 @@ from hubbub.strategies.base import Theta
 from hubbub.trust.identity import Identity
 from hubbub.trust.succession import endorse
 
-FILE = "model.safetensors"
+FILE, BEST = "model.safetensors", "best.safetensors"
+"""The model that a run ended with, and the one with the best headline metric of its scored rounds."""
 SALT, ENDORSEMENT = "succession.json", "endorsement.json"
 """Files for a successor run: the salt stays here, the endorsement may be shown to anybody."""
 SALT_BYTES = 32
@@ -47,9 +48,29 @@ def write_file(path: Path, content: bytes) -> None:
         raise StorageFailed(f"{path.parent} takes no more: {error.strerror}") from None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headline:
+    """The headline metric of a round, as the cohort decoded it."""
+
+    round: int
+    metric: str
+    value: float
+
+    def labels(self) -> dict[str, str]:
+        """Return the labels of a model's file."""
+        return {"round": str(self.round), "metric": self.metric, "value": repr(self.value)}
+
+    @classmethod
+    def from_labels(cls, labels: Mapping[str, str]) -> Self | None:
+        """Read the labels of a model's file; None if it has none of these."""
+        if "metric" not in labels:
+            return None
+        return cls(round=int(labels["round"]), metric=labels["metric"], value=float(labels["value"]))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class KeptModel:
-    """A model that a run ended with. It does not print."""
+    """A model that a run ended with, or its best. It does not print."""
 
     run: str
     task: str
@@ -57,19 +78,23 @@ class KeptModel:
     """The manifest's: the frozen parts of a model may have been drawn from it."""
     theta: Theta = field(repr=False)
     buffers: Arrays = field(repr=False, default_factory=dict)
+    """Buffers and personal parameters, which are this client's own."""
+    headline: Headline | None = None
+    """Of the best model alone."""
 
     def write(self) -> bytes:
         """Write a safetensors file."""
         arrays = {_THETA: self.theta, **{f"{_BUFFER}{name}": each for name, each in self.buffers.items()}}
         labels = {"run": self.run, "task": self.task, "seed": str(self.seed)}
+        labels |= self.headline.labels() if self.headline else {}
         # Not ascontiguousarray, which turns a scalar into a vector.
         return save({name: np.asarray(each, order="C") for name, each in arrays.items()}, labels)
 
 
-def read_kept_model(folder: Path) -> KeptModel:
-    """Read the model in a run's folder; raise `ValueError` if its file holds none, `OSError` without a file."""
+def read_kept_model(folder: Path, name: str = FILE) -> KeptModel:
+    """Read a model in a run's folder; raise `ValueError` if its file holds none, `OSError` without a file."""
     try:
-        with safe_open(folder / FILE, framework="numpy") as file:
+        with safe_open(folder / name, framework="numpy") as file:
             labels = file.metadata() or {}
             arrays: Arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (No mapping.)
         return KeptModel(
@@ -78,9 +103,15 @@ def read_kept_model(folder: Path) -> KeptModel:
             seed=int(labels["seed"]),
             theta=arrays[_THETA],
             buffers={name.removeprefix(_BUFFER): each for name, each in arrays.items() if name != _THETA},
+            headline=Headline.from_labels(labels),
         )
     except (SafetensorError, KeyError, ValueError) as error:
-        raise ValueError(f"{folder / FILE} holds no model: {error}") from None
+        raise ValueError(f"{folder / name} holds no model: {error}") from None
+
+
+def read_best_model(folder: Path) -> KeptModel | None:
+    """Read the best model in a run's folder; None if there is none, because no round was scored."""
+    return read_kept_model(folder, BEST) if (folder / BEST).exists() else None
 
 
 def find_models(folder: Path) -> list[str]:
@@ -89,15 +120,20 @@ def find_models(folder: Path) -> list[str]:
     return [path.name for path in sorted(found, key=lambda path: (path / FILE).stat().st_mtime, reverse=True)]
 
 
-def choose_model(folder: Path, run: str) -> KeptModel:
-    """Read the model of a run, named by the beginning of its id; the only one if nothing is named."""
+def choose_model(folder: Path, run: str, *, best: bool = False) -> KeptModel:
+    """Read the last or the best model of a run, named by the beginning of its id; nothing names the only one."""
     there = find_models(folder)
     wanted = [name for name in there if name.startswith(run)]
     if len(wanted) == 1:
         try:
-            return read_kept_model(folder / "runs" / wanted[0])
+            kept = (read_best_model if best else read_kept_model)(folder / "runs" / wanted[0])
         except (OSError, ValueError) as error:
             raise DataError(str(error)) from None
+        if kept is None:
+            raise DataError(
+                f"run {wanted[0][:12]} has left no best model: it was not scored, or not to its end here"
+            )
+        return kept
     if not there:
         raise DataError(
             f"no run has left a model in {folder}: name the folder of a trainer (HUBBUB_TRAINER_FOLDER) whose run "

@@ -106,7 +106,7 @@ def take(space: Workspace, theta: Theta, history: History, voucher: Voucher) -> 
     ahead.erase()
     if not hmac.compare_digest(found, voucher.model_hmac):
         raise PeerError(RejectReason.DIFFERENT_MODEL, "the snapshot is not the model that was vouched for")
-    space.advance(voucher.round, theta, np.zeros_like(theta), None, history)
+    space.advance(voucher.round, theta, np.zeros_like(theta), space.recall_local_state(), history)
 
 
 # Jobs ---------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from hubbub.messages.manifest import Manifest
 from hubbub.protocol.compression import Indices
 from hubbub.protocol.metrics import Scores, copy_scores
 from hubbub.runtime.clock import Clock
-from hubbub_trainer.learning.task import Adjustable, Learner, ProgressCallback, TaskFailed
+from hubbub_trainer.learning.task import Adjustable, FollowsRounds, Learner, ProgressCallback, TaskFailed
 from hubbub_trainer.workspace import Learnt, Workspace
 
 log = logging.getLogger(__name__)
@@ -101,10 +101,12 @@ class TaskRunner:
         begin: Callable[[Learnt], T],
         *,
         movable: Indices | None = None,
+        place: int = 1,
     ) -> tuple[Learnt, T, float]:
         """Train, and begin the round with the update or, if training failed, with nothing.
 
         With `movable`, a learner that can do so moves only these coordinates; another one moves all of them.
+        `place` is the number of this round among those that are released.
         `begin` refuses an update that cannot be sent. The last value is the number of seconds that training would
         still have taken.
         """
@@ -118,7 +120,8 @@ class TaskRunner:
             self._progress(self._me, key.round, done, steps)
 
         try:
-            learnt = self._learn(key, space, manifest, movable, report)
+            learner = self._prepare(space.learner, manifest, movable, place)
+            learnt = self._learn(key, space, manifest, learner, report)
             begun = begin(learnt)
             space.note_training(max(0.0, self._clock.now_s() - began_s))
         except (Exception, SystemExit) as error:  # noqa: BLE001  (It is the owner's code: it may raise anything.)
@@ -132,8 +135,11 @@ class TaskRunner:
         nothing = Learnt(np.zeros_like(space.theta), space.memory, silent=True)
         return nothing, begin(nothing), spare_s
 
-    def _adjust(self, learner: Learner, learning_rate: float | None, movable: Indices | None) -> Learner:
+    def _prepare(self, learner: Learner, manifest: Manifest, movable: Indices | None, place: int) -> Learner:
         """Return the learner as this round needs it, or as it is if it cannot be adjusted."""
+        if isinstance(learner, FollowsRounds):
+            learner = learner.in_round(place, manifest.rounds)
+        learning_rate = manifest.learning_rate
         if learning_rate is None and movable is None:
             return learner
         if isinstance(learner, Adjustable):
@@ -148,11 +154,10 @@ class TaskRunner:
         return learner
 
     def _learn(
-        self, key: Key, space: Workspace, manifest: Manifest, movable: Indices | None, report: ProgressCallback
+        self, key: Key, space: Workspace, manifest: Manifest, learner: Learner, report: ProgressCallback
     ) -> Learnt:
         _begin(space, TRAINING, key)
         seed = space.secret.seed_for("batches", run=key.run, round_number=key.round)
-        learner = self._adjust(space.learner, manifest.learning_rate, movable)
         training = learner.train(
             space.theta, steps=manifest.local_steps, seed=seed, progress=report, memory=space.memory
         )

@@ -31,13 +31,22 @@ from hubbub.protocol import aggregate
 from hubbub.protocol.aggregate import NO_HISTORY, History
 from hubbub.protocol.compression import squared_norm
 from hubbub.protocol.dense import Digits
-from hubbub.protocol.metrics import Scores
+from hubbub.protocol.metrics import Metric, Scores, is_better
 from hubbub.protocol.packing import BYTE_BITS, WORD_MODULUS
 from hubbub.protocol.ring import word_type
 from hubbub.strategies.base import ClientRound, Conclusion, Release, Restriction, Theta
 from hubbub.strategies.scores import ScoreRound
 from hubbub_trainer.learning.task import HasBuffers, Learner
-from hubbub_trainer.saved_model import ENDORSEMENT, FILE, SALT, KeptModel, write_file
+from hubbub_trainer.saved_model import (
+    BEST,
+    ENDORSEMENT,
+    FILE,
+    SALT,
+    Headline,
+    KeptModel,
+    read_best_model,
+    write_file,
+)
 
 Array = Theta | NDArray[np.float64]
 
@@ -45,7 +54,7 @@ MODEL_DIGEST, NOTES, RECORD = "model.sha256", "rounds.jsonl", "task.json"
 _CHECKSUM = "sha256"
 _HEADER_LENGTH = struct.Struct("<Q")
 """The first field of a safetensors file."""
-LEFT_BEHIND = frozenset({FILE, MODEL_DIGEST, NOTES, SALT, ENDORSEMENT})
+LEFT_BEHIND = frozenset({FILE, BEST, MODEL_DIGEST, NOTES, SALT, ENDORSEMENT})
 """Files that stay when a run is over."""
 
 
@@ -333,12 +342,30 @@ class Workspace:
         _save_json(self.folder / RECORD, asdict(record))
         self.record = record
 
+    def recall_local_state(self) -> Theta | None:
+        """Return a memory of the model's own state that is not shared, without the optimiser's."""
+        learner = self.learner
+        return learner.remember(learner.buffers(self.memory)) if isinstance(learner, HasBuffers) else None
+
     def save_model(self, *, run: str, task: str, seed: int) -> None:
         """Save the model and its digest permanently, before the rest of the run is deleted."""
-        buffers = self.learner.buffers(self.memory) if isinstance(self.learner, HasBuffers) else {}
-        kept = KeptModel(run=run, task=task, seed=seed, theta=self.theta, buffers=buffers).write()
-        write_file(self.folder / FILE, kept)
+        write_file(self.folder / FILE, self._describe_model(run, task, seed).write())
         write_file(self.folder / MODEL_DIGEST, f"{self.digest_of(self.theta)}\n".encode("ascii"))
+
+    def keep_best(self, metric: Metric, value: float, *, run: str, task: str, seed: int) -> None:
+        """Keep the model if this value of the headline metric, of the last applied round, is the best so far."""
+        try:
+            best = read_best_model(self.folder)
+        except (OSError, ValueError):
+            best = None  # It is damaged; nothing but the owner depends on it.
+        if best and best.headline and not is_better(metric, value, best.headline.value):
+            return
+        headline = Headline(round=self.applied, metric=metric.name, value=value)
+        write_file(self.folder / BEST, replace(self._describe_model(run, task, seed), headline=headline).write())
+
+    def _describe_model(self, run: str, task: str, seed: int) -> KeptModel:
+        buffers = self.learner.buffers(self.memory) if isinstance(self.learner, HasBuffers) else {}
+        return KeptModel(run=run, task=task, seed=seed, theta=self.theta, buffers=buffers)
 
 
 def _distance(one: Theta, other: Theta) -> float:
@@ -359,7 +386,7 @@ def drop_update(folder: Path, number: int) -> None:
 
 
 def clean_up(folder: Path) -> None:
-    """Delete a run's files except those in `LEFT_BEHIND`: its model, the notes, salt and endorsement."""
+    """Delete a run's files except those in `LEFT_BEHIND`: its models, the notes, salt and endorsement."""
     for path in folder.glob("*"):
         if path.name not in LEFT_BEHIND:
             path.unlink()

@@ -2,8 +2,8 @@
 
 Float32 and float64 arrays are shared; integers and booleans stay with their client, and so do arrays that the task
 names. θ holds the shared ones as float32, one after the other in the order in which the client gives them, each in
-C order. Local arrays are carried from round to round as the optimiser's memory, with the count of rounds and the
-seed of the evaluation: so a void round rolls them back, and they survive a restart.
+C order. Local arrays are carried from round to round as the optimiser's memory, with the number of the round and
+the seed of the evaluation: so a void round rolls them back, and they survive a restart.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Piece:
 class Kept:
     """State that stays with a client between two rounds. It tells of its data, so it does not print."""
 
-    rounds: int
-    """Trainings of this client that have counted."""
+    round: int
+    """Number of the last round that this client trained in and that counted; 0 before the first."""
     seed: int
     """Seed of the evaluation; 128 bits, derived from the secret seed of the last training that counted."""
     arrays: Arrays
@@ -102,9 +102,9 @@ class Layout:
             raise BadUpdate("the client gave NaN or infinity for a parameter")
         return theta
 
-    def keep(self, arrays: Arrays, *, rounds: int, seed: int) -> Kept:
+    def keep(self, arrays: Arrays, *, number: int, seed: int) -> Kept:
         """Return the state of a model that stays with its client."""
-        return Kept(rounds, seed, {piece.name: arrays[piece.name] for piece in self.pieces if not piece.shared})
+        return Kept(number, seed, {piece.name: arrays[piece.name] for piece in self.pieces if not piece.shared})
 
     def join(self, theta: Theta, kept: Kept) -> Arrays:
         """Join shared and local arrays into a model for the client; all are copies."""
@@ -123,7 +123,7 @@ class Layout:
 
     def pack(self, kept: Kept) -> Theta:
         """Pack the local state into a vector of words: its bits, not numbers to compute with."""
-        parts = [np.array(kept.rounds, dtype=_COUNT).tobytes(), kept.seed.to_bytes(_SEED_BYTES, "little")]
+        parts = [np.array(kept.round, dtype=_COUNT).tobytes(), kept.seed.to_bytes(_SEED_BYTES, "little")]
         for piece in self._local:
             array = kept.arrays[piece.name].astype(piece.dtype)
             parts.append(np.ascontiguousarray(array).tobytes())
@@ -143,9 +143,9 @@ class Layout:
             flat = np.frombuffer(content, dtype=piece.dtype, count=piece.size, offset=start)
             arrays[piece.name] = flat.reshape(piece.shape)
             start += flat.nbytes
-        rounds = int(np.frombuffer(content, dtype=_COUNT, count=1)[0])
+        number = int(np.frombuffer(content, dtype=_COUNT, count=1)[0])
         seed = int.from_bytes(content[_COUNT.itemsize : _HEAD_BYTES], "little")
-        return Kept(rounds, seed, arrays)
+        return Kept(number, seed, arrays)
 
     @property
     def _local(self) -> tuple[Piece, ...]:

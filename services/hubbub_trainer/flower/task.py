@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from threading import Lock
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,7 @@ class FlowerTask:
     trainer; `app` is a `ClientApp`. `initial` makes the initial model from the public seed. Without it the
     client's `get_parameters` is called, with the seed in its config; it must return the same bits at every party.
     The global generators of Python, numpy and torch are seeded with it, too.
+    `pace` is what the demo says of a round's training: a client may take no notice of `local_steps` in its config.
     `config` is added to the client's config in every round, `run_config` is its context's.
 
     A Flower client returns means over its examples, so `metrics` are of the kind `mean`. Each is looked up by its
@@ -70,10 +72,12 @@ class FlowerTask:
         accuracy: str = "accuracy",
         loss: str = "loss",
         examples: str = "num-examples",
+        pace: str = "one fit of your client",
     ) -> None:
         if sum(each is not None for each in (client_fn, client, app)) != 1:
             raise ConfigurationError("a FlowerTask takes one of client_fn, client and app")
         self.name = name
+        self.pace = pace
         self._given_metrics = None if metrics is None else _check_metrics(name, metrics)
         self._keys = Keys(accuracy=accuracy, loss=loss, examples=examples)
         self._driver = Driver(
@@ -192,6 +196,14 @@ class FlowerLearner:
         self._keys = keys
         self._samples: int | None = None
         self._examples: int | None = None
+        # Numbers of the round and of all rounds; without them this client's own trainings are counted.
+        self.place: tuple[int, int] | None = None
+
+    def in_round(self, number: int, rounds: int) -> Self:
+        """Return a learner of the same client, which is told that this is round `number` of `rounds`."""
+        changed = copy(self)
+        changed.place = number, rounds
+        return changed
 
     @property
     def samples(self) -> int:
@@ -232,14 +244,16 @@ class FlowerLearner:
         check_theta(theta, self._layout.parameters)
         kept = self._recall(memory)
         progress(0, steps)
-        told = self._tell(kept.rounds + 1, local_steps=steps, seed=seed % _SEEDS)
+        number, rounds = self.place or (kept.round + 1, None)
+        length = {} if rounds is None else {"rounds": rounds}
+        told = self._tell(number, **length, local_steps=steps, seed=seed % _SEEDS)
         fitted = self._driver.fit(self._place, self._layout.join(theta, kept), told, seed=seed)
         arrays = self._layout.match(fitted.arrays)
         trained = self._layout.flatten(arrays)
         self._samples = _check_examples(fitted.examples, "train", self._keys.examples)
         progress(steps, steps)
         next_seed = int.from_bytes(derive_seed("evaluation", seed)[:16], "little")
-        after = self._layout.keep(arrays, rounds=kept.rounds + 1, seed=next_seed)
+        after = self._layout.keep(arrays, number=number, seed=next_seed)
         return Training(theta=trained, memory=self._layout.pack(after))
 
     def try_out(self, theta: Theta) -> None:
@@ -275,13 +289,13 @@ class FlowerLearner:
     def _ask(self, theta: Theta, memory: Theta | None) -> Evaluated:
         kept = self._recall(memory)
         # Before the first training that counts there is no secret seed, and a public one could be guessed.
-        seed = kept.seed if kept.rounds else None
-        told = self._tell(kept.rounds)
+        seed = kept.seed if kept.round else None
+        told = self._tell(kept.round)
         return self._driver.evaluate(self._place, self._layout.join(theta, kept), told, seed=seed)
 
     def _recall(self, memory: Theta | None) -> Kept:
         return (
-            self._layout.keep(self._initial, rounds=0, seed=0) if memory is None else self._layout.unpack(memory)
+            self._layout.keep(self._initial, number=0, seed=0) if memory is None else self._layout.unpack(memory)
         )
 
     def _tell(self, number: int, **settings: Setting) -> dict[str, Setting]:

@@ -17,12 +17,13 @@ What a task must keep to:
 - `initial_model` gives the same bits at every party, on every machine: its digest is in the manifest.
   Draw from `numpy.random.Generator.random` and scale; do not use a framework's generator, whose bits may
   depend on its build.
-- `train` gives the same bits for the same (θ, steps, seed, memory) in any thread of any process on one
-  machine. Learners train at the same time in several threads of a process: no global generator, no state
-  shared between learners.
+- `train` gives the same bits for the same (θ, steps, seed, memory), and for the same place in the run if the
+  learner `FollowsRounds`, in any thread of any process on one machine. Learners train at the same time in several
+  threads of a process: no global generator, no state shared between learners.
 - The memory is passed in and returned: the optimiser's state (momentum) and the model's state that is not shared
-  (buffers) arrive as `memory` and leave in `Training.memory`. The learner itself keeps nothing. A round may be
-  void, and is then trained again from the same θ and the same memory; only the caller knows which rounds count.
+  (buffers, personal parameters) arrive as `memory` and leave in `Training.memory`. The learner itself keeps
+  nothing. A round may be void, and is then trained again from the same θ and the same memory; only the caller
+  knows which rounds count.
 - `train` and `evaluate` leave the θ and the memory they are given as they are.
 - `evaluate` returns every metric of `metrics` and no other: its sum over the examples, each example's value cut
   to the metric's bounds, and their number. This is checked when a trainer starts. In a run nothing is refused:
@@ -98,6 +99,7 @@ class Learner(Protocol):
     ) -> Training:
         """Take `steps` optimiser steps from `theta` (the paper's E) and return the new model.
 
+        A task whose learners do something else says so (`HasOwnPace`).
         `seed`, an integer of up to 128 bits, alone decides the order of the batches. `memory` is that of the last
         round that counted; without it the optimiser begins afresh.
         """
@@ -112,10 +114,13 @@ class Learner(Protocol):
 
 @runtime_checkable
 class HasBuffers(Protocol):
-    """A learner whose model has buffers beside θ, which stay with the client."""
+    """A learner whose model has buffers or personal parameters beside θ, which stay with the client."""
 
     def buffers(self, memory: Theta | None) -> Mapping[str, NDArray[Any]]:
-        """Return the model's buffers, as the memory holds them."""
+        """Return them by name, as the memory holds them."""
+
+    def remember(self, buffers: Mapping[str, NDArray[Any]]) -> Theta | None:
+        """Return a memory that holds these, and nothing of the optimiser."""
 
 
 @runtime_checkable
@@ -152,12 +157,32 @@ class AdjustableLearner:
 
 
 @runtime_checkable
+class FollowsRounds(Protocol):
+    """A learner that trains differently as the run goes on, for example by a schedule of learning rates."""
+
+    def in_round(self, number: int, rounds: int) -> Learner:
+        """Return a learner on the same data that trains as in round `number`, from 1, of `rounds`.
+
+        Only released rounds count: a void one is trained again with the same number. A run that reaches its target
+        has fewer rounds.
+        """
+
+
+@runtime_checkable
 class HasLearningRate(Protocol):
     """A task whose learning rate can be told without its data."""
 
     # No property: `isinstance` would evaluate it, and it may have to make a model and an optimiser.
     def find_learning_rate(self) -> float:
         """Return the rate of local training, unless a run asks for another."""
+
+
+@runtime_checkable
+class HasOwnPace(Protocol):
+    """A task whose learners take no notice of the number of local steps."""
+
+    pace: str
+    """Training of a round, for people, such as `one epoch of your client`."""
 
 
 @runtime_checkable
@@ -171,7 +196,7 @@ class HasLayout(Protocol):
 
 @runtime_checkable
 class NamesTensors(Protocol):
-    """A task whose model is more than θ: it has frozen parameters or buffers."""
+    """A task whose model is more than θ: it has frozen or personal parameters, or buffers."""
 
     def name_tensors(self, theta: Theta, *, seed: int, buffers: Mapping[str, NDArray[Any]]) -> Arrays:
         """Return the whole model."""

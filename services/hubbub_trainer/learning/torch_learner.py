@@ -1,8 +1,8 @@
 """Task and learner of a user's PyTorch task: flat vectors in, flat vectors out.
 
-The memory holds a client's optimiser state and the model's buffers from round to round, as one vector. The trainer
-keeps it with the model and passes it back; it never leaves the machine. Its format is safetensors, which can hold
-no code, after the length in bytes, and padded to whole float32 values.
+The memory holds a client's optimiser state, and the model's buffers and personal parameters, as one vector. The
+trainer keeps it with the model and passes it back; it never leaves the machine. Its format is safetensors, which
+can hold no code, after the length in bytes, and padded to whole float32 values.
 
 User code runs one call at a time in the whole process: torch's generator belongs to the process, so two that train
 at once would draw from each other, and a user's code need not be thread-safe.
@@ -12,10 +12,14 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Iterator, Mapping
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
+from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -25,6 +29,7 @@ from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from hubbub.errors import ConfigurationError, HubbubError
+from hubbub.parameters import KAPPA
 from hubbub.protocol.compression import Indices
 from hubbub.protocol.metrics import Metric, Scores
 from hubbub_trainer.learning.batches import order_batches
@@ -48,6 +53,7 @@ from hubbub_trainer.learning.torch_task import (
     Samples,
     Site,
     TorchTask,
+    evaluates_at_once,
     find_range,
     has_own_evaluation,
     metrics_of,
@@ -59,17 +65,20 @@ log = logging.getLogger(__name__)
 StateDict: TypeAlias = dict[str, Tensor]
 
 # Names in the memory begin with one of these.
-_TENSOR, _NUMBER, _BUFFER = "optimiser", "number", "buffer"
+_TENSOR, _NUMBER, _LOCAL = "optimiser", "number", "buffer"
 _LENGTH_BYTES = 8
+_TRIAL_ROUNDS = 100
+_LOWEST_FACTOR = 2 / KAPPA
+"""A schedule's last factor, as a part of its median, that leaves the steps of a converging model large enough."""
 _WORD_BYTES = 4
 
 
 # The memory ---------------------------------------------------------------------------------------------
 
 
-def pack(model: nn.Module, optimiser: torch.optim.Optimizer | None) -> Theta | None:
-    """Write the memory for the next round; None if there is nothing to keep."""
-    found = {f"{_BUFFER}.{name}": each for name, each in model.named_buffers()}
+def pack(local: StateDict, optimiser: torch.optim.Optimizer | None) -> Theta | None:
+    """Write the memory for the next round: the model's local state and the optimiser's; None if there is none."""
+    found = {f"{_LOCAL}.{name}": each for name, each in local.items()}
     states = optimiser.state_dict()["state"] if optimiser else {}
     for place, state in states.items():
         for key, value in state.items():
@@ -103,7 +112,7 @@ def restore(optimiser: torch.optim.Optimizer, kept: dict[str, Tensor]) -> None:
     state: dict[int, dict[str, object]] = {}
     for name, value in kept.items():
         kind, _, rest = name.partition(".")
-        if kind == _BUFFER:
+        if kind == _LOCAL:
             continue
         place, _, key = rest.partition(".")
         state.setdefault(int(place), {})[key] = value if kind == _TENSOR else value.item()
@@ -126,16 +135,26 @@ def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate * (group["lr"] / largest)
 
 
+def find_factor(task: TorchTask, number: int, rounds: int) -> float:
+    """Return the factor that a task's schedule gives a round's learning rate; raise `ValueError` if it is none."""
+    factor = float(task.schedule(number, rounds))
+    if not (math.isfinite(factor) and factor >= 0):
+        raise ValueError(
+            f"`schedule` must return a factor of the learning rate, 0 or more, not {factor} in round {number}"
+        )
+    return factor
+
+
 class _Held:
     """The coordinates of θ that must not move, with the values that they keep."""
 
-    def __init__(self, model: nn.Module, theta: Theta, movable: Indices | None) -> None:
+    def __init__(self, shared: Sequence[nn.Parameter], theta: Theta, movable: Indices | None) -> None:
         self._pieces: list[tuple[nn.Parameter, Tensor, Tensor]] = []
         if movable is None:
             return
         stays = np.ones(theta.size, dtype=np.bool_)
         stays[movable] = False
-        for (each, held), (_, start) in zip(_split(model, stays), _split(model, theta), strict=True):
+        for (each, held), (_, start) in zip(_split(shared, stays), _split(shared, theta), strict=True):
             self._pieces.append((each, held, start))
 
     def clear_gradients(self) -> None:
@@ -183,19 +202,19 @@ class OwnTask:
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """The metrics that the task declares."""
+        """The metrics that the task declares; none once it is known to have no test samples."""
         return self._metrics
 
     @cached_property
     def layout(self) -> dict[str, tuple[int, ...]]:
         """The parameters that θ is made of, in order."""
-        return {name: tuple(each.shape) for name, each in _trained(self._make_model(0))}
+        return {name: tuple(each.shape) for name, each in self._shared(self._make_model(0)).items()}
 
     def find_learning_rate(self) -> float:
         """Return the rate of the task's optimiser, which may be one of its own."""
         model = self._make_model(0)
         with _own_code("while it made its optimiser"):
-            return find_rate(self._task.optimiser(each for _, each in _trained(model)))
+            return find_rate(self._task.optimiser(iter(_trained(model).values())))
 
     def count_parameters(self) -> int:
         """Return N."""
@@ -203,7 +222,7 @@ class OwnTask:
 
     def initial_model(self, seed: int) -> Theta:
         """Make the model that a run starts from."""
-        return _flatten(self._make_model(seed))
+        return _flatten([*self._shared(self._make_model(seed)).values()])
 
     def learner(self, *, index: int, clients: int, seed: int) -> TorchLearner:
         """Make the learner of one client, with its data and a model."""
@@ -213,12 +232,22 @@ class OwnTask:
             found = self._task.data(Site(data=self._data, index=index, clients=clients, seed=seed))
             if not isinstance(found, Data):
                 raise TypeError(f"`data` must return Data(train=..., test=...), not {type(found).__name__}")
-            return TorchLearner(self._task, model, _Table(found.train, "train"), _Table(found.test, "test"))
+            training, test = _Table(found.train, "train"), None
+            if found.test is not None and self._metrics:
+                test = _Table(found.test, "test")
+        if test is None and self._metrics:
+            self._metrics = ()
+            log.info(
+                "task %r has no test samples, so nothing is scored: it takes part only in runs without scores. "
+                "Say so with `metrics = ()` in the class, or draw runs up with --evaluate-every 0",
+                self.name,
+            )
+        return TorchLearner(self._task, model, training, test)
 
     def name_tensors(self, theta: Theta, *, seed: int, buffers: Mapping[str, NDArray[Any]]) -> Arrays:
-        """Return the whole model by the names of its state_dict: trained and frozen parameters, and buffers."""
+        """Return the whole model by the names of its state_dict; `buffers` also has its personal parameters."""
         model = self._make_model(seed)
-        _put(model, theta)
+        _put([*self._shared(model).values()], theta)
         state = model.state_dict()
         given = {name: torch.tensor(each) for name, each in buffers.items() if name in state}
         # numpy has no bfloat16.
@@ -232,17 +261,34 @@ class OwnTask:
             model = self._task.model()
             if not isinstance(model, nn.Module):
                 raise TypeError(f"`model` must return a torch.nn.Module, and returned {type(model).__name__}")
-        wrong = {str(each.dtype) for _, each in _trained(model)} - {"torch.float32"}
+        trained = _trained(model)
+        wrong = {str(each.dtype) for each in trained.values()} - {"torch.float32"}
         if wrong:
             raise ConfigurationError(
                 f"the model of task {self.name!r} has trained parameters of {', '.join(sorted(wrong))}: make it "
                 "with float32, and set mixed_precision to compute with less"
             )
-        if not any(each.numel() for _, each in _trained(model)):
+        self._check_personal(list(trained))
+        if not any(each.numel() for each in self._shared(model).values()):
             raise ConfigurationError(
-                f"the model of task {self.name!r} has no parameters that require gradients: nothing can be trained"
+                f"the model of task {self.name!r} has no parameters that require gradients"
+                f"{' and are not personal' * bool(self._task.personal)}: nothing can be trained together"
             )
         return model
+
+    def _shared(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        """Return the parameters that θ is made of."""
+        return find_shared(self._task, model)
+
+    def _check_personal(self, trained: Sequence[str]) -> None:
+        if not isinstance(self._task.personal, tuple):
+            raise ConfigurationError(f"`personal` of task {self.name!r} must be a tuple of names or patterns")
+        unused = [each for each in self._task.personal if not any(fnmatchcase(name, each) for name in trained)]
+        if unused:
+            raise ConfigurationError(
+                f"`personal` of task {self.name!r} has {unused[0]!r}, which is no parameter that is trained; "
+                f"there are {', '.join(trained)}"
+            )
 
 
 class _Table:
@@ -274,6 +320,21 @@ class _Table:
         return found
 
 
+class _Batches:
+    """The first samples of a table, batch by batch, each made when it is asked for."""
+
+    def __init__(self, table: _Table, samples: int, size: int, device: torch.device) -> None:
+        self._table = table
+        self._samples = samples
+        self._size = size
+        self._device = device
+
+    def __iter__(self) -> Iterator[Batch]:
+        for start in range(0, self._samples, self._size):
+            rows = np.arange(start, min(start + self._size, self._samples))
+            yield self._table.take(rows, self._device)
+
+
 def _move(batch: Batch, device: torch.device) -> Batch:
     match batch:
         case Tensor():
@@ -289,16 +350,28 @@ def _move(batch: Batch, device: torch.device) -> Batch:
 class TorchLearner(AdjustableLearner):
     """One client's side of a user's task."""
 
-    def __init__(self, task: TorchTask, model: nn.Module, training: _Table, test: _Table) -> None:
+    def __init__(self, task: TorchTask, model: nn.Module, training: _Table, test: _Table | None) -> None:
         self._task = task
         self._training = training
         self._test = test
         automatic = "cuda" if torch.cuda.is_available() else "cpu"
         self._device = torch.device(automatic if task.device == "auto" else task.device)
         self._model = model.to(self._device)
-        # A round without a memory begins with these.
-        self._buffers = {name: each.clone() for name, each in model.named_buffers()}
-        self._parameters = sum(each.numel() for _, each in _trained(model))
+        shared = find_shared(task, model)
+        self._shared = [*shared.values()]
+        self._parameters = sum(each.numel() for each in self._shared)
+        personal = {name: each for name, each in _trained(model).items() if name not in shared}
+        # Buffers and personal parameters; a round without a memory begins with their first values.
+        self._local: StateDict = {**dict(model.named_buffers()), **personal}
+        self._first = {name: each.detach().clone() for name, each in self._local.items()}
+        # Numbers of the round and of all rounds; without them the schedule is not asked.
+        self.place: tuple[int, int] | None = None
+
+    def in_round(self, number: int, rounds: int) -> Self:
+        """Return a learner on the same data whose learning rate is that of this round."""
+        changed = copy(self)
+        changed.place = number, rounds
+        return changed
 
     @property
     def samples(self) -> int:
@@ -308,14 +381,15 @@ class TorchLearner(AdjustableLearner):
     @property
     def examples(self) -> int:
         """The number of test samples that this client scores."""
-        return len(self._test)
+        return 0 if self._test is None else len(self._test)
 
     def train(
         self, theta: Theta, *, steps: int, seed: int, progress: ProgressCallback, memory: Theta | None = None
     ) -> Training:
         """Take steps with the task's optimiser, which continues from the memory.
 
-        If only some coordinates move, the optimiser begins afresh, and the memory is the buffers alone.
+        If only some coordinates move, or the task does not keep its optimiser, that begins afresh, and the memory
+        is the buffers alone.
         """
         check_theta(theta, self._parameters)
         order = order_batches(self.samples, steps=steps, batch_size=self._task.batch_size, seed=seed)
@@ -323,20 +397,25 @@ class TorchLearner(AdjustableLearner):
             torch.set_num_threads(self._task.threads)
             kept = unpack(memory)
             self._load(theta, kept)
-            optimiser = self._task.optimiser(each for _, each in _trained(self._model))
-            if self.movable is None:
+            optimiser = self._task.optimiser(iter(_trained(self._model).values()))
+            goes_on = self._task.keep_optimiser and self.movable is None
+            if goes_on:
                 restore(optimiser, kept)
             if self.learning_rate is not None:
                 set_rate(optimiser, self.learning_rate)
-            held = _Held(self._model, theta, self.movable)
+            if self.place is not None:
+                factor = find_factor(self._task, *self.place)
+                for group in optimiser.param_groups:
+                    group["lr"] *= factor
+            held = _Held(self._shared, theta, self.movable)
             self._model.train()
             for number, rows in enumerate(report_progress(order, progress), start=1):
                 self._step(optimiser, self._training.take(rows, self._device), number, held)
                 held.put_back()
-            trained = _flatten(self._model)
+            trained = _flatten(self._shared)
             if not np.isfinite(trained).all():
                 raise ArithmeticError("the model is not finite any more: try a smaller learning rate")
-            return Training(theta=trained, memory=pack(self._model, optimiser if self.movable is None else None))
+            return Training(theta=trained, memory=pack(self._local, optimiser if goes_on else None))
 
     def _step(self, optimiser: torch.optim.Optimizer, batch: Batch, number: int, held: _Held) -> None:
         optimiser.zero_grad(set_to_none=True)
@@ -357,29 +436,46 @@ class TorchLearner(AdjustableLearner):
 
     def try_out(self, theta: Theta) -> None:
         """Train on one batch, score one batch, and warn of a regression's targets that are out of range."""
-        if not self.examples:
-            raise TaskFailed("there are no test samples, so nothing can be scored")
-        self.train(theta, steps=1, seed=0, progress=lambda _done, _steps: None)
-        check_scores(
-            metrics_of(self._task),
-            self._evaluate(theta, None, min(self.examples, self._task.evaluation_batch_size)),
-        )
+        if self._test is not None and not self.examples:
+            raise TaskFailed(
+                "there are no test samples, so nothing can be scored: give some, or leave `test` of Data out"
+            )
+        self._try_schedule()
+        self.in_round(1, _TRIAL_ROUNDS).train(theta, steps=1, seed=0, progress=lambda _done, _steps: None)
+        if self._test is None:
+            return
+        some = self.examples
+        if not evaluates_at_once(self._task):
+            some = min(some, self._task.evaluation_batch_size)
+        check_scores(metrics_of(self._task), self._evaluate(theta, None, some))
         if self._task.metrics == "regression" and not has_own_evaluation(self._task):
-            self._warn_of_targets(*find_range(self._task))
+            for what, table in (("training", self._training), ("test", self._test)):
+                self._warn_of_targets(what, table)
 
-    def _warn_of_targets(self, low: float, high: float) -> None:
-        for what, table in (("training", self._training), ("test", self._test)):
-            targets = table.targets(self._task.evaluation_batch_size)
-            outside = int((~((targets >= low) & (targets <= high))).sum())
-            if outside:
-                log.warning(
-                    "%d of %d %s targets are outside target_range, %g to %g: scores cut them to it",
-                    outside,
-                    targets.numel(),
-                    what,
-                    low,
-                    high,
-                )
+    def _try_schedule(self) -> None:
+        """Warn if the rate falls so low that clients would take some of the last rounds for standing still."""
+        with _own_code("in its schedule"):
+            factors = [find_factor(self._task, number + 1, _TRIAL_ROUNDS) for number in range(_TRIAL_ROUNDS)]
+        if factors[-1] < _LOWEST_FACTOR * statistics.median_low(factors):
+            log.warning(
+                "`schedule` ends at less than %g of its median: trainers count rounds in which the model hardly "
+                "moves like void ones, and leave after a few; let it end higher",
+                _LOWEST_FACTOR,
+            )
+
+    def _warn_of_targets(self, what: str, table: _Table) -> None:
+        low, high = find_range(self._task)
+        targets = table.targets(self._task.evaluation_batch_size)
+        outside = int((~((targets >= low) & (targets <= high))).sum())
+        if outside:
+            log.warning(
+                "%d of %d %s targets are outside target_range, %g to %g: scores cut them to it",
+                outside,
+                targets.numel(),
+                what,
+                low,
+                high,
+            )
 
     def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
         """Score `theta` on this client's test samples, with this client's buffers."""
@@ -387,60 +483,69 @@ class TorchLearner(AdjustableLearner):
 
     def _evaluate(self, theta: Theta, memory: Theta | None, samples: int) -> Scores:
         check_theta(theta, self._parameters)
-        size = self._task.evaluation_batch_size
-        sums: dict[str, NDArray[np.float64]] = {}
-        weights: dict[str, float] = {}
+        if self._test is None:
+            return {}
+        batches = _Batches(self._test, samples, self._task.evaluation_batch_size, self._device)
         with _own_code("in its evaluation"), torch.inference_mode():
             torch.set_num_threads(self._task.threads)
             self._load(theta, unpack(memory))
             self._model.eval()
-            for start in range(0, samples, size):
-                rows = np.arange(start, min(start + size, samples))
-                with self._precision():
-                    scores = self._task.evaluate(self._model, self._test.take(rows, self._device))
-                for name, (some, weight) in scores.items():
-                    sums[name] = sums.get(name, 0.0) + np.asarray(some, dtype=np.float64)
-                    weights[name] = weights.get(name, 0.0) + float(weight)
-        return {name: (total.tolist(), weights[name]) for name, total in sums.items()}
+            with self._precision():
+                return self._task.evaluate_all(self._model, batches)
 
     def buffers(self, memory: Theta | None) -> dict[str, NDArray[Any]]:
-        """Return the model's buffers, as training left them."""
+        """Return the model's buffers and personal parameters, as training left them."""
         kept = unpack(memory)
-        found = {name: kept.get(f"{_BUFFER}.{name}", each) for name, each in self._buffers.items()}
+        found = {name: kept.get(f"{_LOCAL}.{name}", each) for name, each in self._first.items()}
         return {name: each.cpu().numpy() for name, each in found.items()}
+
+    def remember(self, buffers: Mapping[str, NDArray[Any]]) -> Theta | None:
+        """Return a memory that holds these buffers and personal parameters; those that do not fit are left out."""
+        given = {name: torch.tensor(each) for name, each in buffers.items() if name in self._first}
+        fitting = {name: each for name, each in given.items() if each.shape == self._first[name].shape}
+        return pack(fitting, None)
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._task.mixed_precision)
 
     def _load(self, theta: Theta, kept: dict[str, Tensor]) -> None:
-        _put(self._model, theta)
+        _put(self._shared, theta)
         with torch.no_grad():
-            for name, buffer in self._model.named_buffers():
-                buffer.copy_(kept.get(f"{_BUFFER}.{name}", self._buffers[name]))
+            for name, each in self._local.items():
+                each.copy_(kept.get(f"{_LOCAL}.{name}", self._first[name]))
 
 
-def _trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """List the parameters that θ is made of."""
-    return ((name, each) for name, each in model.named_parameters() if each.requires_grad)
+def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that are trained, shared or not."""
+    return {name: each for name, each in model.named_parameters() if each.requires_grad}
 
 
-def _put(model: nn.Module, theta: Theta) -> None:
+def find_shared(task: TorchTask, model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that θ is made of."""
+    return {
+        name: each
+        for name, each in _trained(model).items()
+        if not any(fnmatchcase(name, pattern) for pattern in task.personal)
+    }
+
+
+def _put(shared: Sequence[nn.Parameter], theta: Theta) -> None:
     """Copy θ into a model's parameters."""
     with torch.no_grad():
-        for each, piece in _split(model, theta):
+        for each, piece in _split(shared, theta):
             each.copy_(piece)
 
 
-def _split(model: nn.Module, vector: NDArray[Any]) -> Iterator[tuple[nn.Parameter, Tensor]]:
+def _split(shared: Sequence[nn.Parameter], vector: NDArray[Any]) -> Iterator[tuple[nn.Parameter, Tensor]]:
     """Give each parameter that θ is made of its piece of a vector, on the parameter's device."""
     flat, place = torch.from_numpy(vector.copy()), 0
-    for _, each in _trained(model):
+    for each in shared:
         yield each, flat[place : place + each.numel()].view_as(each).to(each.device)
         place += each.numel()
 
 
-def _flatten(model: nn.Module) -> Theta:
-    pieces = [each.detach().cpu().reshape(-1).numpy() for _, each in _trained(model)]
+def _flatten(shared: Sequence[nn.Parameter]) -> Theta:
+    pieces = [each.detach().cpu().reshape(-1).numpy() for each in shared]
     return np.concatenate(pieces).astype(np.float32)
 
 

@@ -17,7 +17,8 @@ What is shared, and what is not
     all clients. *Parameters that do not* (the frozen part of a network) are neither trained nor sent: every client
     must make the same ones, from a file or from the seed. *Buffers* (BatchNorm's running means) stay with the
     client: they start as the model makes them, go on from round to round with the optimiser's state, and are in no
-    digest. A void round leaves no trace in either.
+    digest. A void round leaves no trace in either. *Personal parameters* are trained, and stay with the client as
+    buffers do.
 
 Randomness
     `model` is called with torch's generator set from the manifest's public seed, so that all clients make the same
@@ -28,11 +29,13 @@ Randomness
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Dataset
@@ -76,7 +79,8 @@ class Data:
     """This client's samples; they do not print."""
 
     train: Samples
-    test: Samples
+    test: Samples | None = None
+    """Without test samples nothing is scored. All clients of a run have them, or none has."""
 
     def __repr__(self) -> str:
         return "<Data>"
@@ -93,8 +97,10 @@ class TorchTask:
     classification   accuracy and loss; an output for each class, and the number of the class as target
     binary           AUC, accuracy and loss; one output (a logit) or two, and 0 or 1 as target
     regression       R² and mean squared error; one output, and a number within `target_range` as target
-    a tuple          metrics of one's own, for an `evaluate` of one's own
+    a tuple          metrics of one's own, for an `evaluate` or `evaluate_all` of one's own; () scores nothing
     """
+    personal: ClassVar[tuple[str, ...]] = ()
+    """Names of parameters that are trained and never shared, or patterns such as `head.*`."""
     target_range: ClassVar[tuple[float, float] | None] = None
     """The lowest and the highest target of a regression. Scores cut targets and outputs to it."""
     batch_size: ClassVar[int] = 32
@@ -102,6 +108,11 @@ class TorchTask:
     learning_rate: ClassVar[float] = 0.01
     momentum: ClassVar[float] = 0.9
     """The default optimiser's, as is the learning rate."""
+    keep_optimiser: ClassVar[bool] = True
+    """Go on with the optimiser's state (momentum) from round to round; if False, each round begins without it.
+
+    In a run that trains only some coordinates, each round begins without it in any case.
+    """
     max_gradient_norm: ClassVar[float | None] = None
     """The longest gradient, over all that is trained together; a longer one is cut to this length.
 
@@ -136,6 +147,14 @@ class TorchTask:
         """Make an optimiser: stochastic gradient descent with momentum."""
         return torch.optim.SGD(parameters, lr=self.learning_rate, momentum=self.momentum)
 
+    def schedule(self, number: int, rounds: int) -> float:
+        """Return the factor of the learning rate in round `number`, from 1, of `rounds`; a void round has none.
+
+        It scales the rates of all groups of the optimiser, or the rate that the manifest asks for instead.
+        """
+        del number, rounds
+        return 1.0
+
     def evaluate(self, model: nn.Module, batch: Batch) -> Scores:
         """Score a batch: for each metric the sum over its examples, and their number."""
         inputs, targets = batch
@@ -146,6 +165,20 @@ class TorchTask:
             return _score_regression(outputs, targets, find_range(self))
         losses = functional.cross_entropy(outputs, targets, reduction="none")
         return _score_classes(outputs.argmax(dim=1) == targets, losses)
+
+    def evaluate_all(self, model: nn.Module, batches: Iterable[Batch]) -> Scores:
+        """Score the whole test set: add up what `evaluate` returns for its batches.
+
+        Override it for a metric that is no sum over examples, such as an F1 score: return its value times a
+        weight, and the weight. `batches` can be gone through more than once.
+        """
+        sums: dict[str, NDArray[np.float64]] = {}
+        weights: dict[str, float] = {}
+        for batch in batches:
+            for name, (some, weight) in self.evaluate(model, batch).items():
+                sums[name] = sums.get(name, 0.0) + np.asarray(some, dtype=np.float64)
+                weights[name] = weights.get(name, 0.0) + float(weight)
+        return {name: (total.tolist(), weights[name]) for name, total in sums.items()}
 
 
 def _score_classes(right: Tensor, losses: Tensor) -> Scores:
@@ -203,15 +236,16 @@ def metrics_of(task: TorchTask) -> tuple[Metric, ...]:
             return BINARY
         case "regression":
             return regression(*find_range(task))
-        case tuple() as own if own and all(isinstance(each, Metric) for each in own):
+        case tuple() as own if all(isinstance(each, Metric) for each in own):
             check_metrics(own)
         case _:
             raise ConfigurationError(
                 f"`metrics` of task {name_of(task)!r} must be classification, binary, regression or some Metrics"
             )
-    if not has_own_evaluation(task):
+    if own and not has_own_evaluation(task):
         raise ConfigurationError(
-            f"the task {name_of(task)!r} has metrics of its own: write an `evaluate` that returns them"
+            f"the task {name_of(task)!r} has metrics of its own: write an `evaluate` that returns them, or an "
+            "`evaluate_all`"
         )
     return own
 
@@ -226,5 +260,10 @@ def find_range(task: TorchTask) -> tuple[float, float]:
 
 
 def has_own_evaluation(task: TorchTask) -> bool:
-    """Return whether a task overrides `evaluate`."""
-    return type(task).evaluate is not TorchTask.evaluate
+    """Return whether a task overrides the evaluation of a batch or of all."""
+    return type(task).evaluate is not TorchTask.evaluate or evaluates_at_once(task)
+
+
+def evaluates_at_once(task: TorchTask) -> bool:
+    """Return whether a task overrides `evaluate_all`, and may need the whole test set for it."""
+    return type(task).evaluate_all is not TorchTask.evaluate_all

@@ -365,8 +365,8 @@ def _begin_waiting(data: Participation) -> Step[State, Participation]:
 
 def _begin(data: Participation) -> Step[State, Participation]:
     data = replace(data, begun=data.over + 1)
-    scored = data.manifest.is_scored_after(data.released + 1)
-    go = Go(is_scored=scored, score_members=data.score_members)
+    place = data.released + 1
+    go = Go(place=place, is_scored=data.manifest.is_scored_after(place), score_members=data.score_members)
     return stay(data, Tell(_round(data, data.begun), go), *_overtake(data))
 
 

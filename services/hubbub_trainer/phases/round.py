@@ -120,6 +120,8 @@ class ClientRound(PhasedRound):
     me: PartyId
     key: Key
     run: Key
+    place: int = 1
+    """Number of this round among those that are released."""
     idle: bool = False
     """The round was closed without us before we began, so we do not train for it."""
     overtaken: bool = False
@@ -233,7 +235,13 @@ class CloseVoid(Job):
 
 def begin(data: ClientRound, event: Go) -> Step[State, ClientRound]:
     """Train, unless the round was closed without us: then nobody would use the update."""
-    data = replace(data, is_scored=event.is_scored, score_members=event.score_members, idle=data.released)
+    data = replace(
+        data,
+        place=event.place,
+        is_scored=event.is_scored,
+        score_members=event.score_members,
+        idle=data.released,
+    )
     return _find_old_copy(data) or Step(State.TRAINING, data, (Train(idle=data.idle),))
 
 

@@ -263,6 +263,11 @@ class Trend:
         return 0 < patience <= self.since_best
 
 
+def is_better(metric: Metric, value: float, other: float) -> bool:
+    """Say whether a decoded value is better than another."""
+    return value > other if metric.higher_is_better else value < other
+
+
 def format_value(name: str, value: float) -> str:
     """Format a metric's value: an accuracy as a percentage, anything else to four digits."""
     return f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"

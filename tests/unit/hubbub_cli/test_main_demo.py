@@ -27,7 +27,7 @@ def quiet(hubbub: Hubbub, monkeypatch: pytest.MonkeyPatch) -> Hubbub:
     return hubbub
 
 
-def run_demo(tmp_path: Path, *options: str, hubbub: Hubbub = run_hubbub) -> tuple[dict[str, Any], str]:
+def run_demo(tmp_path: Path, *options: str | Path, hubbub: Hubbub = run_hubbub) -> tuple[dict[str, Any], str]:
     file = tmp_path / "out.json"
     shown = hubbub("demo", *QUICK, *options, "--json", file).check_done()
     report: dict[str, Any] = json.loads(file.read_text("utf-8"))
@@ -162,6 +162,64 @@ def test_a_run_that_loses_many_indices_is_warned_about_and_still_runs(tmp_path: 
     assert "warning" not in kept
 
 
+UNSCORED = """
+import torch
+from hubbub_trainer.learning.torch_task import Data, TorchTask
+
+class Mine(TorchTask):
+    def model(self):
+        return torch.nn.Linear(8, 2)
+
+    def data(self, site):
+        return Data(train=(torch.randn(8, 8), torch.zeros(8).long()))
+"""
+
+
+def test_a_task_without_test_samples_runs_without_scores_and_that_is_said_once(
+    tmp_path: Path, quiet: Hubbub
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(UNSCORED, encoding="utf-8")
+
+    report, shown = run_demo(tmp_path, "--task", file, "--strategy", "secure-fedavg", hubbub=quiet)
+
+    assert [each["metrics"] for each in report["rounds"]] == [{}, {}]
+    assert report["headline"] is None
+    assert shown.count("nothing is scored") == 1
+    assert "3 local steps a round" in " ".join(shown.split())
+
+
+OWN_PACE = """
+from hubbub_trainer.learning.synthetic import SyntheticTask
+
+class Mine(SyntheticTask):
+    name = "mine"
+    pace = "one epoch of your client"
+
+task = Mine(300)
+"""
+
+
+def test_a_task_that_does_not_count_steps_says_what_a_round_is(tmp_path: Path, quiet: Hubbub) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(OWN_PACE, encoding="utf-8")
+    folder = tmp_path / "out"
+
+    for resume in ((), ("--resume",)):  # The task is wrapped the second time.
+        _, shown = run_demo(tmp_path, "--task", f"{file}:task", "--out", folder, *resume, hubbub=quiet)
+        assert "300 parameters, one epoch of your client a round" in " ".join(shown.split())
+        assert "local steps" not in shown
+
+
+def test_a_warning_of_the_task_is_shown_at_the_end(tmp_path: Path, quiet: Hubbub) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(f"{UNSCORED}\n    def schedule(self, number, rounds):\n        return number**-2\n", "utf-8")
+
+    done = quiet("demo", *QUICK, "--task", file, "--strategy", "secure-fedavg", "--clients", "3")
+
+    assert "`schedule` ends at less than 0.5 of its median" in done.err
+
+
 @pytest.mark.parametrize(("strategy", "shown"), [("fedavg", False), ("sum", False), ("no-union", True)])
 def test_a_share_that_a_strategy_does_not_use_is_not_shown(
     strategy: str, tmp_path: Path, quiet: Hubbub, *, shown: bool
@@ -207,6 +265,32 @@ def test_model_history_and_report_are_saved_and_a_later_demo_begins_with_the_mod
         hashlib.sha256(np.concatenate([each.ravel() for each in after.values()]).tobytes()).hexdigest()
         == (later["model_sha256"])
     )
+
+
+def test_the_best_model_of_all_demos_in_a_folder_is_kept(tmp_path: Path, quiet: Hubbub) -> None:
+    out, path = tmp_path / "out", tmp_path / "out" / "best.safetensors"
+    saving = (*QUICK, "--strategy", "secure-fedavg", "--out", out)
+
+    def read_labels() -> dict[str, str]:
+        with safe_open(path, framework="numpy") as file:
+            labels: dict[str, str] = file.metadata()
+        return labels
+
+    for more in ((), ("--resume",)):
+        shown = quiet("demo", *saving, *more).check_done()
+        assert "report.json, best.safetensors" in " ".join(shown.split())
+        value, run, number = max(
+            (float(each["accuracy"]), each["run"], each["round"]) for each in read_history(out)
+        )
+        labels = read_labels()
+        assert (float(labels["value"]), labels["run"][:12], labels["round"]) == (value, run, number)
+        assert labels["metric"] == "accuracy"
+    assert load_file(path).keys() == load_file(out / "model.safetensors").keys()
+
+    save_file(load_file(path), path, {**read_labels(), "value": "1.0"})
+    before = path.read_bytes()
+    quiet("demo", *saving, "--resume").check_done()
+    assert path.read_bytes() == before, "an earlier demo's was better"
 
 
 def damage(folder: Path) -> None:

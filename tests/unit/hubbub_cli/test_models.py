@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from hubbub_trainer.saved_model import FILE, KeptModel
+from hubbub_trainer.saved_model import BEST, FILE, Headline, KeptModel
 from support.command_line import Hubbub
 from support.program import run_python
 
@@ -61,6 +61,27 @@ def test_a_task_of_ones_own_is_written_with_what_is_frozen_and_its_buffers(hubbu
     assert arrays["1.running_mean"].tolist() == [4.0, 5.0, 6.0]
     assert arrays["1.num_batches_tracked"].tolist() == 0, "as the model makes it"
     assert arrays["0.weight"].shape == (3, 2)
+
+
+def test_the_best_model_is_written_where_it_is_asked_for(hubbub: Hubbub, tmp_path: Path) -> None:
+    folder = keep(tmp_path)
+    options = ("--folder", folder, "--task", tmp_path / "grades.py", "--best", "--out")
+    missing = hubbub("model", "export", *options, tmp_path / "none.safetensors")
+    best = KeptModel(
+        run=RUN,
+        task="grades",
+        seed=3,
+        theta=np.full(14, 7, np.float32),
+        headline=Headline(round=9, metric="auc", value=0.925),
+    )
+    (folder / "runs" / RUN / BEST).write_bytes(best.write())
+
+    said = hubbub("model", "export", *options, tmp_path / "best.safetensors").check_done()
+
+    assert missing.code == 2
+    assert "has left no best model: it was not scored" in missing.err
+    assert f"of run {RUN[:12]}, round 9 with auc 0.925, written to" in " ".join(said.split())
+    assert load_file(tmp_path / "best.safetensors")["2.bias"].tolist() == [7.0, 7.0]
 
 
 def test_a_state_dict_is_loaded_without_hubbub(hubbub: Hubbub, tmp_path: Path) -> None:

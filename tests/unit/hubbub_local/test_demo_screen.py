@@ -54,6 +54,18 @@ async def test_a_terminal_shows_progress_and_who_has_delivered() -> None:
         assert part in text
 
 
+async def test_steps_that_nobody_counts_are_not_shown() -> None:
+    console, stream = make_terminal()
+    board = Board(MANIFEST, [], has_own_pace=True)
+    board.round = 2
+    board.progress(PartyId("client-1"), 2, 10, 10)
+    with show(board, console):
+        pass
+
+    assert "sharing" in stream.getvalue()
+    assert "/10" not in stream.getvalue()
+
+
 def make_terminal() -> tuple[Console, io.StringIO]:
     stream = io.StringIO()
     return Console(file=stream, force_terminal=True, width=100, color_system=None), stream

@@ -4,6 +4,8 @@ import asyncio
 import os
 import signal
 import threading
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
 from contextlib import closing
 from typing import Any, ClassVar
 
@@ -13,12 +15,13 @@ import torch
 from torch import nn
 
 from hubbub.errors import ConfigurationError, LocalError, ProtocolError
-from hubbub.protocol.metrics import Scores
+from hubbub.protocol.metrics import Metric, Scores
 from hubbub_coordinator.accounts import Account
 from hubbub_local import simulate
 from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
-from hubbub_trainer.learning.task import Theta, Training
+from hubbub_trainer.learning.task import Theta, Training, flatten_tensors
 from hubbub_trainer.learning.torch_task import Batch, Data, Site, TorchTask
+from hubbub_trainer.saved_model import Headline
 from hubbub_trainer.workspace import digest
 from support.program import run_python
 from support.wrapped_learner import WrappedLearner
@@ -38,6 +41,56 @@ class Halves(TorchTask):
         inputs = torch.randn(120, 4, generator=torch.Generator().manual_seed(site.index))
         labels = (inputs[:, 0] > 0).long()
         return Data(train=(inputs[:80], labels[:80]), test=(inputs[80:], labels[80:]))
+
+
+class Headed(Halves):
+    """Clients agree on the body alone: their labels contradict each other."""
+
+    learning_rate: ClassVar[float] = 0.3
+    personal: ClassVar[tuple[str, ...]] = ("head.*",)
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(OrderedDict(body=nn.Linear(4, 4), head=nn.Linear(4, 2)))
+
+    def data(self, site: Site) -> Data:
+        inputs = torch.randn(120, 4, generator=torch.Generator().manual_seed(site.index))
+        labels = ((inputs[:, 0] > 0).long() + site.index) % 2
+        return Data(train=(inputs[:80], labels[:80]), test=(inputs[80:], labels[80:]))
+
+
+class Shared(Headed):
+    personal: ClassVar[tuple[str, ...]] = ()
+
+
+class Passing(Halves):
+    """Its weights go up by 0.3 in a round, and pass the best place."""
+
+    metrics: ClassVar[tuple[Metric, ...]] = (Metric("distance", high=9.0, higher_is_better=False),)
+    momentum: ClassVar[float] = 0.0
+
+    def model(self) -> nn.Module:
+        linear = nn.Linear(10, 1, bias=False)
+        nn.init.zeros_(linear.weight)
+        return linear
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        del batch
+        return -next(model.parameters()).sum()
+
+    def evaluate_all(self, model: nn.Module, batches: Iterable[Batch]) -> Scores:
+        assert sum(len(targets) for _, targets in batches) == 40
+        return {"distance": (abs(float(next(model.parameters()).mean()) - 0.7), 1)}
+
+
+class Scheduled(Halves):
+    """Keeps still after the first round, and notes which it is asked about."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+
+    def schedule(self, number: int, rounds: int) -> float:
+        self.asked.append((number, rounds))
+        return 1.0 if number == 1 else 0.0
 
 
 class Broken(Halves):
@@ -89,6 +142,46 @@ def test_a_task_of_ones_own_gives_a_model_for_pytorch(task: Any) -> None:
         "the first client has trained two rounds of three steps"
     )
     assert result.manifest.task == "halves"
+
+
+def test_the_best_model_is_that_of_the_best_round_and_the_last_is_still_the_last() -> None:
+    result = simulate(Passing, **{**QUICK, "rounds": 4, "strategy": "fedavg"})
+    unscored = simulate(Passing, **{**QUICK, "rounds": 1, "strategy": "fedavg"}, evaluate_every=0)
+
+    distances = [each.metrics["distance"] for each in result.history]
+    assert distances == pytest.approx([0.4, 0.1, 0.2, 0.5])
+    assert result.best is not None
+    assert result.best.headline == Headline(round=2, metric="distance", value=distances[1])
+    assert result.best.theta == pytest.approx(np.full(10, 0.6))
+    assert result.model == pytest.approx(np.full(10, 1.2))
+    assert result.state_dict(best=True)["weight"].tolist()[0] == pytest.approx([0.6] * 10)
+    assert result.state_dict()["weight"].tolist()[0] == pytest.approx([1.2] * 10)
+    assert unscored.best is None
+    with pytest.raises(ConfigurationError, match="was not scored, so there is no best model"):
+        unscored.tensors(best=True)
+
+
+@pytest.mark.parametrize("strategy", ["no-union", "sec-union", "shared-mask", "secure-fedavg"])
+def test_clients_share_a_body_and_keep_their_heads(strategy: str) -> None:
+    more = {"sec-union": {"q": 4, "rho": 0.5}, "secure-fedavg": {}}.get(strategy, {"rho": 0.5})
+    options = {**QUICK, "strategy": strategy, "rounds": 6, "local_steps": 20, "clients": 2, **more}
+    result, one_head = simulate(Headed, **options), simulate(Shared, **options)
+
+    assert result.model.shape == (20,), "N is the body's"
+    assert result.tensors().keys() == {"body.weight", "body.bias", "head.weight", "head.bias"}
+    assert np.array_equal(flatten_tensors(result.task, result.tensors()), result.model), "as --resume reads it"
+    assert result.metrics["accuracy"] > 0.8
+    assert one_head.metrics["accuracy"] < 0.7
+
+
+def test_a_schedule_hears_of_every_round_at_every_client() -> None:
+    task = Scheduled()
+
+    once, twice = (simulate(task, **{**QUICK, "rounds": rounds, "strategy": "fedavg"}) for rounds in (1, 2))
+
+    in_runs = Counter(each for each in task.asked if each[1] < 100)  # The trial pretends to have 100.
+    assert in_runs == {(1, 1): 3, (1, 2): 3, (2, 2): 3}
+    assert once.digest == twice.digest, "a rate of 0 moves nothing in the second round"
 
 
 def test_an_object_that_is_no_torch_task_is_taken_as_it_is_and_ends_at_its_target() -> None:

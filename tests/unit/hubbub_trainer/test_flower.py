@@ -31,7 +31,7 @@ from hubbub_trainer.fingerprint import tensor_sizes
 from hubbub_trainer.flower import FlowerTask
 from hubbub_trainer.flower.layout import Kept, Layout
 from hubbub_trainer.learning.registry import try_task
-from hubbub_trainer.learning.task import Theta
+from hubbub_trainer.learning.task import HasOwnPace, Theta
 from support.learners import ignore
 from support.patience import HANG_S
 
@@ -246,6 +246,13 @@ def test_training_and_scores_are_what_the_client_does_itself() -> None:
     assert not np.array_equal(start, task.initial_model(8))
 
 
+def test_a_client_does_not_promise_to_take_the_steps_that_are_asked_for() -> None:
+    as_it_is, said = task_of(Softmax()), task_of(Softmax(), pace="two epochs")
+
+    assert isinstance(as_it_is, HasOwnPace)
+    assert (as_it_is.pace, said.pace) == ("one fit of your client", "two epochs")
+
+
 def test_the_number_of_examples_is_that_of_the_initial_model_whatever_is_scored() -> None:
     def evaluate(parameters: list[Any], _config: Any) -> tuple[float, int, dict[str, Any]]:
         return 0.5, 10 if np.array_equal(parameters[0], initial(7)[0]) else 3, {"accuracy": 0.5}
@@ -284,6 +291,31 @@ def test_a_client_is_told_steps_seed_and_round_and_what_its_operator_fixes() -> 
         {**told, "seed": seed, "round": number, "server-round": number, "server_round": number}
         for seed, number in ((9, 1), (4, 2), (5, 2))
     ]
+
+
+def test_a_client_is_told_the_number_of_the_runs_round_also_if_it_missed_some() -> None:
+    heard: list[dict[str, Any]] = []
+
+    def fit(parameters: list[Any], config: Any) -> Any:
+        heard.append(dict(config))
+        return parameters, SAMPLES, {}
+
+    def evaluate(_parameters: list[Any], config: Any) -> tuple[float, int, dict[str, Any]]:
+        heard.append(dict(config))
+        return 0.5, SAMPLES, {"accuracy": 0.5}
+
+    task = task_of(client_with(fit=fit, evaluate=evaluate))
+    learner, theta = task.learner(index=0, clients=2, seed=7), task.initial_model(7)
+    fifth = learner.in_round(5, 9)
+    trained = fifth.train(theta, steps=3, seed=1, progress=ignore)
+    learner.evaluate(theta, memory=trained.memory)
+
+    assert [(each["server-round"], each["round"], each.get("rounds")) for each in heard] == [
+        (5, 5, 9),
+        (5, 5, None),
+    ]
+    assert fifth.samples == SAMPLES
+    assert len(heard) == 2, "the number of samples is known from the training"
 
 
 def test_an_app_has_its_run_config_and_an_empty_state() -> None:
@@ -349,7 +381,7 @@ def test_what_stays_is_kept_to_the_bit() -> None:
 
     found = layout.unpack(layout.pack(Kept(7, 2**127 + 5, {"n": arrays["n"], "b": arrays["b"]})))
 
-    assert (found.rounds, found.seed) == (7, 2**127 + 5)
+    assert (found.round, found.seed) == (7, 2**127 + 5)
     assert found.arrays["n"].tolist() == [-1, 2**62]
     assert found.arrays["b"].tolist() == [True, False, True]
 

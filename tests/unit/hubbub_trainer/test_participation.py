@@ -80,8 +80,9 @@ def round_key(number: int) -> Key:
     return Key("round", MANIFEST.run_id, number)
 
 
-def go(number: int) -> Tell:
-    return Tell(round_key(number), events.Go())
+def go(number: int, place: int | None = None) -> Tell:
+    """Begin a round; its place among those that are released is its number, if none before it was void."""
+    return Tell(round_key(number), events.Go(place=place or number))
 
 
 def overtaken(number: int) -> Tell:
@@ -178,10 +179,10 @@ SCRIPTS: dict[str, Iterable[Row]] = {
         (order(3), SetUpRound(3), overtaken(1)),
         (order(4), SetUpRound(4), overtaken(1)),
         (over(1), go(2), overtaken(2)),
-        (over(2, released=False), go(3)),
-        (over(3), go(4)),
+        (over(2, released=False), go(3, place=2)),
+        (over(3), go(4, place=3)),
         (over(4),),
-        (order(5), SetUpRound(5), go(5)),
+        (order(5), SetUpRound(5), go(5, place=4)),
     ],
     "an order that came before is old news": [*done(1), (order(2), ...), (order(1), IGNORED), (order(2), IGNORED)],
     "the next round is set up when it is heard of, and begins with its order": [
@@ -237,12 +238,12 @@ SCRIPTS: dict[str, Iterable[Row]] = {
     "sums that are lost are made up for by a peer, who is asked once": [
         *LOST_FIRST,
         (order(4), SetUpRound(4)),
-        (caught_up(2, 1, released=1), *adopted(2), go(3)),
+        (caught_up(2, 1, released=1), *adopted(2), go(3, place=2)),
     ],
     "a round that has strayed is made up for alike": [
         *ordered(1, 2, 3),
         (Strayed(number=1), *ask_peers(1)),
-        (caught_up(2, 1, released=1), *adopted(2), go(3)),
+        (caught_up(2, 1, released=1), *adopted(2), go(3, place=2)),
     ],
     "a loss that is told late is none": [*done(1), (SumsLost(number=1), IGNORED)],
     "sums that come after all are gone on from; a peer's model of the same round changes nothing": [
@@ -568,7 +569,7 @@ def test_rounds_that_showed_nothing_of_us_are_not_counted(joined: Play) -> None:
 def test_the_limits_hold_for_rounds_that_were_ordered_before_the_run_was_called_completed(joined: Play) -> None:
     """Otherwise a coordinator that calls it completed first could waste as many as it ordered."""
     joined.feed(order(1), order(2), order(3), completed(), over(1, released=False, exposed=True))
-    assert (joined.state, joined.effects[1:]) == (LEAVING, (go(2),))
+    assert (joined.state, joined.effects[1:]) == (LEAVING, (go(2, place=1),))
     joined.feed(over(2, released=False, exposed=True))
     assert "2 of them from one model" in joined.farewell()
 
@@ -636,6 +637,16 @@ def test_a_step_is_small_beside_the_median_of_those_before(
     step: float, earlier: tuple[float, ...], kappa: float, *, expected: bool
 ) -> None:
     assert is_small(step, earlier, kappa) is expected
+
+
+def test_a_round_after_a_void_one_has_its_place_among_the_released(joined: Play) -> None:
+    places = list[int]()
+    for number, released in enumerate((True, False, True), start=1):
+        joined.feed(order(number))
+        places.extend(told.event.place for told in joined.of(Tell) if isinstance(told.event, events.Go))
+        joined.feed(over(number, released=released))
+
+    assert places == [1, 2, 2]
 
 
 def test_a_released_round_that_moves_nothing_counts_as_void_and_the_second_ends_it(joined: Play) -> None:

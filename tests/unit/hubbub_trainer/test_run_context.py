@@ -12,20 +12,29 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
+from hubbub.messages.manifest import Manifest
 from hubbub.runtime.runner import Runner
 from hubbub.runtime.spool import Spool
 from hubbub.store.state_file import Vault
+from hubbub.trust.succession import gather
 from hubbub_trainer.learning import source
 from hubbub_trainer.learning.registry import find_task
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.learning.task import Task
+from hubbub_trainer.learning.task import HasBuffers, Task
+from hubbub_trainer.learning.torch_learner import OwnTask
+from hubbub_trainer.learning.torch_task import Data, Site, TorchTask
 from hubbub_trainer.ledger import Ledger
 from hubbub_trainer.run_context import RunContext
 from hubbub_trainer.run_secrets import RunSecrets
+from hubbub_trainer.saved_model import FILE, KeptModel
 from hubbub_trainer.task_runner import TaskRunner
+from hubbub_trainer.workspace import Workspace
 from support.builders import make_manifest
 from support.parties import identity_of
+from support.succession import endorse_as
 
 MANIFEST = make_manifest()
 RUN = MANIFEST.run_id
@@ -59,26 +68,25 @@ class Home:
     def load(self) -> Task:
         return find_task(str(self.task), data="")
 
-    def start(self, load: Callable[[], Task] | None = None) -> None:
+    def start(self, load: Callable[[], Task] | None = None, manifest: Manifest = MANIFEST) -> Workspace:
         """Start the trainer: the task is imported anew, and the run's workspace opened."""
         _forget_imports()
         task, vault = (load or self.load)(), Vault(self.folder / "state.sqlite")
         try:
             run = RunContext(
-                manifest=MANIFEST,
+                manifest=manifest,
                 keys=None,
-                secrets=RunSecrets(vault, RUN),
+                secrets=RunSecrets(vault, manifest.run_id),
                 runs_folder=self.folder / "runs",
-                runner=cast("Runner", SimpleNamespace(identity=identity_of(MANIFEST, MANIFEST.clients[0]))),
+                runner=cast("Runner", SimpleNamespace(identity=identity_of(manifest, manifest.clients[0]))),
                 spool=cast("Spool", None),
                 ledger=cast("Ledger", None),
                 tasks=cast("TaskRunner", None),
                 load_task=lambda _: task,
             )
-            if run.folder.exists():
-                run.open()
-            else:
-                run.begin_with(np.zeros(MANIFEST.parameters, dtype=np.float32))
+            if not run.folder.exists():
+                run.begin_with(np.zeros(manifest.parameters, dtype=np.float32))
+            return run.open()
         finally:
             vault.close()
 
@@ -158,3 +166,34 @@ def test_a_task_of_hubbubs_own_changes_with_its_version(
 
     (told,) = warnings(caplog)
     assert told.endswith(": hubbub")
+
+
+@pytest.mark.parametrize("was_there", [True, False])
+def test_an_heir_goes_on_with_its_own_buffers_and_personal_parameters(home: Home, *, was_there: bool) -> None:
+    class Headed(TorchTask):
+        personal = ("1.*",)
+
+        def model(self) -> nn.Module:
+            return nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
+
+        def data(self, site: Site) -> Data:
+            del site
+            rows = torch.zeros(9, 2), torch.zeros(9, dtype=torch.long)
+            return Data(train=rows, test=rows)
+
+    task = OwnTask(Headed(), data="")
+    before = make_manifest(parameters=9, rho=1.0)
+    head = {"1.weight": np.full((2, 3), 5, np.float32), "1.bias": np.ones(2, np.float32)}
+    if was_there:
+        place = home.folder / "runs" / before.run_id
+        place.mkdir(parents=True)
+        kept = KeptModel(run=before.run_id, task=task.name, seed=0, theta=np.zeros(9, np.float32), buffers=head)
+        (place / FILE).write_bytes(kept.write())
+    commitment, predecessor = gather(endorse_as(before, commitment="c" * 64))
+    after = make_manifest(parameters=9, rho=1.0, predecessor=predecessor, initial_model_sha256=commitment)
+
+    for _ in range(2):  # Again after a restart.
+        space = home.start(lambda: task, after)
+        assert isinstance(space.learner, HasBuffers)
+        found = space.learner.buffers(space.memory)
+        assert all(np.array_equal(found[name], each) for name, each in head.items()) == was_there

@@ -22,6 +22,7 @@ from hubbub.transport.base import Address, Transport
 from hubbub_trainer import snapshots
 from hubbub_trainer.events import SnapshotSent
 from hubbub_trainer.learning.synthetic import SyntheticTask
+from hubbub_trainer.learning.task import Learner
 from hubbub_trainer.phases.participation import SendSnapshot
 from hubbub_trainer.run_context import RunContext
 from hubbub_trainer.workspace import Workspace, digest, model_hmac
@@ -207,6 +208,26 @@ def test_the_model_that_was_vouched_for_is_ours_and_what_was_not_sent_yet_is_gon
         assert (each.applied, each.memory) == (NUMBER, None)
         assert each.theta.tobytes() == MODEL.tobytes()
         assert each.history == HISTORY
+        assert not each.accumulator.any()
+
+
+class Buffered:
+    """The first value of its memory is the model's own, the others are the optimiser's."""
+
+    def buffers(self, memory: Theta | None) -> dict[str, Theta]:
+        return {} if memory is None else {"mean": memory[:1]}
+
+    def remember(self, buffers: dict[str, Theta]) -> Theta | None:
+        return buffers.get("mean")
+
+
+def test_who_takes_a_peers_model_keeps_its_own_buffers_and_begins_with_a_new_optimiser(tmp_path: Path) -> None:
+    space = open_space(tmp_path)
+    space.learner = cast("Learner", Buffered())
+    snapshots.take(space, MODEL, HISTORY, vouch(MODEL))
+    for each in (space, reopened(space)):
+        assert each.memory is not None
+        assert each.memory.tolist() == [0.5]
         assert not each.accumulator.any()
 
 

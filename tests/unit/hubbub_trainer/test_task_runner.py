@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -221,6 +221,28 @@ def test_a_learner_that_cannot_be_told_a_rate_trains_as_it_is_and_its_owner_is_w
         warnings.append(caplog.text.count("asks for a learning rate of 0.5"))
 
     assert warnings == [0, 1, 1]
+
+
+@dataclass
+class Scheduled(Adjusted):
+    """A pupil that is also told where in the run it is."""
+
+    places: list[tuple[int, int]] = field(default_factory=list)
+
+    def in_round(self, number: int, rounds: int) -> Adjusted:
+        self.places.append((number, rounds))
+        return self
+
+
+def test_a_learner_that_follows_rounds_is_told_which_this_is_before_its_rate(home: Home) -> None:
+    home.space.learner = pupil = Scheduled(home.clock)
+    manifest = make_manifest(parameters=N, local_steps=STEPS, rounds=9, learning_rate=0.5)
+    # A void round is trained again under the next number, and has the same place.
+    for key, place in ((ONE, 1), (TWO, 1), (replace(TWO, round=3), 2)):
+        learnt, _, _ = home.runner.train(key, home.space, manifest, begin, place=place)
+        assert learnt.update[0] == 2, "it is adjusted, too"
+
+    assert pupil.places == [(1, 9), (1, 9), (2, 9)]
 
 
 # Deaths, stops and disks ------------------------------------------------------------------------------------

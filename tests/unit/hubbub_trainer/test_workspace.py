@@ -19,11 +19,12 @@ from hubbub.ids import PartyId
 from hubbub.parameters import Parameters
 from hubbub.protocol.aggregate import NO_HISTORY
 from hubbub.protocol.layout import Vector
+from hubbub.protocol.metrics import Metric
 from hubbub.strategies.base import ClientInput, Conclusion, Release, Restriction, Theta
 from hubbub.strategies.registry import find_strategy
 from hubbub.strategies.unions import Found
 from hubbub_trainer.learning.synthetic import SyntheticTask
-from hubbub_trainer.saved_model import read_kept_model
+from hubbub_trainer.saved_model import BEST, Headline, KeptModel, read_best_model, read_kept_model
 from hubbub_trainer.workspace import (
     Learnt,
     OpenRound,
@@ -253,6 +254,50 @@ def test_a_round_is_noted_once_however_often_it_is_concluded(tmp_path: Path) -> 
         {"round": 1, "model_sha256": digest(filled(1)), "alone_share": 0.5},
         {"round": 3, "model_sha256": digest(filled(3)), "alone_share": 0.25, "changed": 2, "scale": 0.125},
     ]
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "rounds"),
+    [
+        (Metric("accuracy"), [0.2, 0.5, 0.5, 0.4, 0.6], [1, 2, 2, 2, 5]),
+        (Metric("loss", higher_is_better=False), [0.4, 0.5, 0.3, 0.3, 0.9], [1, 1, 3, 3, 3]),
+    ],
+    ids=["more-is-better", "less-is-better"],
+)
+def test_the_model_of_the_best_round_is_kept_beside_the_last(
+    metric: Metric, values: list[float], rounds: list[int], tmp_path: Path
+) -> None:
+    for number, value in enumerate(values, start=1):
+        space = open_space(tmp_path)  # Restarted in between.
+        space.advance(number, filled(number), filled(0), None, HISTORY[:number])
+        for _ in range(2):  # The second time after a crash.
+            space.keep_best(metric, value, run="1" * 64, task="synthetic", seed=3)
+        best = read_best_model(tmp_path)
+        assert best is not None
+        assert best.headline == Headline(round=rounds[number - 1], metric=metric.name, value=max_of(values, best))
+        np.testing.assert_array_equal(best.theta, filled(rounds[number - 1]))
+    assert (tmp_path / BEST).stat().st_mode & 0o777 == 0o600
+    space.save_model(run="1" * 64, task="synthetic", seed=3)
+    clean_up(tmp_path)
+    assert names(tmp_path) == {BEST, "model.safetensors", "model.sha256"}
+    assert read_kept_model(tmp_path).headline is None
+
+
+def max_of(values: list[float], best: KeptModel) -> float:
+    """The value of the round that the file names."""
+    assert best.headline is not None
+    return values[best.headline.round - 1]
+
+
+def test_a_damaged_best_model_is_replaced_and_ends_nothing(tmp_path: Path) -> None:
+    space = open_space(tmp_path)
+    (tmp_path / BEST).write_bytes(b"no model")
+
+    space.keep_best(Metric("accuracy"), 0.1, run="1" * 64, task="synthetic", seed=3)
+
+    best = read_best_model(tmp_path)
+    assert best is not None
+    assert best.theta.tobytes() == INITIAL.tobytes()
 
 
 def test_nothing_stays_but_the_model_and_the_notes(tmp_path: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import math
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +17,7 @@ from torch.utils.data import Dataset
 
 from hubbub.errors import ConfigurationError, LocalError
 from hubbub.protocol.metrics import BINARY, Metric, Scores, ScoreSheet
+from hubbub_trainer.fingerprint import tensor_sizes
 from hubbub_trainer.learning.task import HasLearningRate, TaskFailed, Theta
 from hubbub_trainer.learning.torch_learner import OwnTask, TorchLearner
 from hubbub_trainer.learning.torch_task import Batch, Data, Site, TorchTask
@@ -234,6 +238,19 @@ def test_where_only_some_coordinates_move_the_memory_holds_the_buffers_alone() -
     assert some.evaluate(theta, memory=kept) == learner.evaluate(theta, memory=memory)
 
 
+def test_a_task_may_begin_each_round_with_a_new_optimiser() -> None:
+    learner, theta = learner_of(vary(Normalised, keep_optimiser=False))
+    usual, _ = learner_of(Normalised())
+    once, memory = train(usual, theta)
+
+    assert train(learner, theta)[0].tobytes() == once.tobytes()
+    fresh, kept = train(learner, once, memory=memory)
+    assert kept is not None
+    assert fresh.tobytes() == train(learner, once, memory=train(learner, theta)[1])[0].tobytes()
+    assert fresh.tobytes() != train(usual, once, memory=memory)[0].tobytes(), "it has no momentum to begin with"
+    assert learner.buffers(kept)["1.num_batches_tracked"] == 10, "buffers go on"
+
+
 def test_a_learning_rate_is_that_of_the_fastest_group_and_others_keep_their_proportion() -> None:
     learner, theta = learner_of(vary(Flat, optimiser=grouped))
     faster = learner.adjusted(learning_rate=0.8, movable=None)
@@ -250,6 +267,180 @@ def test_a_task_tells_the_rate_of_the_optimiser_that_it_has(optimiser: object, r
 
     assert isinstance(task, HasLearningRate)
     assert task.find_learning_rate() == rate
+
+
+# Personal parameters ----------------------------------------------------------------------------------------
+
+
+class Personal(Linear):
+    """Shares its body, and keeps its head and its normalisation's weights."""
+
+    personal: ClassVar[tuple[str, ...]] = ("head.*", "body.1.*")
+
+    def model(self) -> nn.Module:
+        body = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+        return nn.Sequential(OrderedDict(body=body, head=nn.Linear(3, 2)))
+
+
+OF_ITS_OWN = {"body.1.weight", "body.1.bias", "head.weight", "head.bias"}
+
+
+def own_state(learner: TorchLearner, memory: Theta | None) -> dict[str, bytes]:
+    """The personal parameters that a memory holds."""
+    return {name: each.tobytes() for name, each in learner.buffers(memory).items() if name in OF_ITS_OWN}
+
+
+def test_personal_parameters_are_trained_and_no_part_of_theta() -> None:
+    own, (learner, theta) = OwnTask(Personal(), data=""), learner_of(Personal())
+    first = own_state(learner, None)
+
+    trained, memory = train(learner, theta)
+    after = own_state(learner, memory)
+
+    assert own.layout == {"body.0.weight": (3, 4), "body.0.bias": (3,)}
+    assert own.count_parameters() == theta.size == trained.size == 15
+    assert tensor_sizes(own) == (12, 3), "what the ledger of models knows a model by"
+    assert own.find_learning_rate() == Linear.learning_rate
+    assert first.keys() == after.keys() == OF_ITS_OWN
+    assert all(first[name] != after[name] for name in OF_ITS_OWN)
+    whole = own.name_tensors(trained, seed=7, buffers=learner.buffers(memory))
+    assert {name: whole[name].tobytes() for name in OF_ITS_OWN} == after
+    loaded = Personal().model()
+    loaded.load_state_dict({name: torch.tensor(each) for name, each in whole.items()})
+    with torch.inference_mode():
+        exported = Personal().evaluate(loaded.eval(), make_samples(50, 99))
+    assert learner.evaluate(trained, memory=memory)["accuracy"] == exported["accuracy"]
+
+
+def test_a_void_round_leaves_no_trace_in_personal_parameters() -> None:
+    learner, theta = learner_of(Personal())
+    _, memory = train(learner, theta)
+    before = own_state(learner, memory)
+    wanted = train(learner, theta, seed=3, memory=memory)
+
+    _, dropped = train(learner, theta, seed=2, memory=memory)
+    again = train(learner, theta, seed=3, memory=memory)
+
+    assert own_state(learner, dropped) != before == own_state(learner, memory)
+    assert again[0].tobytes() == wanted[0].tobytes()
+    assert own_state(learner, again[1]) == own_state(learner, wanted[1])
+    assert learner.evaluate(theta, memory=memory) != learner.evaluate(theta)
+
+
+@pytest.mark.parametrize("norm", [None, 0.01])
+def test_where_only_some_coordinates_move_personal_parameters_move_and_go_on(norm: float | None) -> None:
+    def optimiser(_: TorchTask, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.1)
+
+    learner, theta = learner_of(vary(Personal, optimiser=optimiser, max_gradient_norm=norm))
+    movable = np.array([2, 14])
+    some = learner.adjusted(learning_rate=None, movable=movable)
+
+    trained, memory = train(some, theta)
+    later, _ = train(some, theta, memory=memory)
+
+    assert np.array_equal(np.flatnonzero(trained != theta), movable)
+    assert own_state(some, memory).items().isdisjoint(own_state(some, None).items())
+    assert later.tobytes() != trained.tobytes(), "it begins with what was learnt"
+
+
+def test_what_is_remembered_is_the_models_own_state_without_the_optimisers() -> None:
+    learner, theta = learner_of(Personal())
+    afresh, _ = learner_of(vary(Personal, keep_optimiser=False))
+    _, memory = train(learner, theta)
+    kept = learner.buffers(memory)
+
+    remembered = learner.remember(kept)
+    strange = learner.remember({**kept, "head.weight": np.zeros((9, 9), np.float32), "stranger": np.zeros(1)})
+
+    assert own_state(learner, remembered) == own_state(learner, memory)
+    assert (
+        train(learner, theta, memory=remembered)[0].tobytes() == train(afresh, theta, memory=memory)[0].tobytes()
+    )
+    assert own_state(learner, strange)["head.weight"] == own_state(learner, None)["head.weight"]
+    assert own_state(learner, strange)["head.bias"] == own_state(learner, memory)["head.bias"]
+
+
+@pytest.mark.parametrize(
+    ("personal", "said"),
+    [
+        (("head.*", "tail"), "'tail', which is no parameter that is trained; there are body.0.weight"),
+        (("*",), "no parameters that require gradients and are not personal"),
+        ("head.*", "must be a tuple"),
+    ],
+)
+def test_personal_parameters_that_there_are_not_are_refused(personal: object, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        OwnTask(vary(Personal, personal=personal), data="").count_parameters()
+
+
+# Schedules --------------------------------------------------------------------------------------------------
+
+
+class Halved(Linear):
+    """Its rate is halved in each round."""
+
+    momentum: ClassVar[float] = 0.0
+
+    def schedule(self, number: int, rounds: int) -> float:
+        assert number <= rounds
+        return 0.5 ** (number - 1)
+
+
+def test_a_schedule_scales_the_tasks_rate_or_the_one_that_is_asked_for() -> None:
+    learner, theta = learner_of(Halved())
+    asked = learner.adjusted(learning_rate=0.4, movable=None)
+    plain = learner_of(vary(Linear, momentum=0.0))[0]
+
+    def step(trained: TorchLearner) -> Theta:
+        return train(trained, theta, steps=1)[0]
+
+    for place, rate in (
+        (learner.in_round(1, 9), 0.1),
+        (learner.in_round(3, 9), 0.025),
+        (asked.in_round(2, 9), 0.2),
+    ):
+        expected = plain.adjusted(learning_rate=rate, movable=None)
+        assert step(place).tobytes() == step(expected).tobytes()
+    assert step(learner).tobytes() == step(plain).tobytes(), "no round, no schedule"
+
+
+def test_a_rate_goes_back_up_if_the_schedule_says_so_and_the_momentum_goes_on() -> None:
+    learner, theta = learner_of(vary(schedule=lambda _task, number, _rounds: 0.0 if number == 2 else 1.0))
+    usual, _ = learner_of(Linear())
+    first = train(learner.in_round(1, 3), theta)
+
+    still = train(learner.in_round(2, 3), first[0], memory=first[1])
+    third = train(learner.in_round(3, 3), still[0], memory=first[1])
+
+    assert still[0].tobytes() == first[0].tobytes()
+    assert third[0].tobytes() == train(usual, first[0], memory=first[1])[0].tobytes()
+
+
+@pytest.mark.parametrize("factor", [float("nan"), -0.1, float("inf")])
+def test_a_schedule_that_gives_no_factor_is_found_when_the_task_is_tried(
+    factor: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    learner, theta = learner_of(vary(schedule=lambda _task, number, _rounds: factor if number > 7 else 1.0))
+
+    with pytest.raises(TaskFailed):
+        learner.try_out(theta)
+
+    assert "a factor of the learning rate, 0 or more" in caplog.text
+
+
+@pytest.mark.parametrize(("low", "warns"), [(0.2, True), (0.4, False)])
+def test_the_owner_is_warned_of_a_schedule_that_ends_where_nothing_moves(
+    low: float, caplog: pytest.LogCaptureFixture, *, warns: bool
+) -> None:
+    def cosine(_task: TorchTask, number: int, rounds: int) -> float:
+        return low + (1 - low) * (1 + math.cos(math.pi * number / rounds)) / 2
+
+    learner, theta = learner_of(vary(schedule=cosine))
+    with caplog.at_level(logging.WARNING):
+        learner.try_out(theta)
+
+    assert ("trainers count rounds in which" in caplog.text) == warns
 
 
 # Kinds of tasks ---------------------------------------------------------------------------------------------
@@ -349,6 +540,38 @@ def test_what_is_not_finite_in_a_run_is_not_refused_and_counts_as_the_worst() ->
     assert (told["auc"], told["loss"]) == (0.0, 16.0)
 
 
+def without_test(_: TorchTask, site: Site) -> Data:
+    return Data(train=make_samples(64, site.index))
+
+
+def test_a_task_without_test_samples_has_no_metrics_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    own = OwnTask(vary(data=without_test), data="")
+    assert own.metrics, "what the class says, where there are no data"
+
+    with caplog.at_level(logging.INFO):
+        learners = [own.learner(index=index, clients=2, seed=7) for index in (0, 1)]
+    theta = own.initial_model(7)
+    learners[0].try_out(theta)
+
+    assert own.metrics == ()
+    assert caplog.text.count("no test samples") == 1
+    assert (learners[1].evaluate(theta), learners[1].examples) == ({}, 0)
+    assert train(learners[1], theta)[0].tobytes() == train(learner_of(Linear(), 1)[0], theta)[0].tobytes()
+
+
+def test_a_task_that_declares_no_metrics_is_not_scored_and_need_have_no_test_samples(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def evaluate(*_: object) -> Scores:
+        raise AssertionError
+
+    for members in ({"data": without_test}, {"evaluate": evaluate}):
+        learner, theta = learner_of(vary(metrics=(), **members))
+        learner.try_out(theta)
+        assert learner.evaluate(theta) == {}
+    assert not caplog.records
+
+
 def test_scores_are_the_same_whatever_the_size_of_a_batch() -> None:
     small, theta = learner_of(vary(Binary, evaluation_batch_size=7))
     large, _ = learner_of(Binary())
@@ -376,6 +599,49 @@ def test_a_task_may_have_metrics_of_its_own() -> None:
 
     assert OwnTask(Distance(), data="").metrics == Distance.metrics
     assert learner.evaluate(theta)["distance"][1] == 50
+
+
+class WholeSet(Linear):
+    """Scores the F1 of all its test samples, in two passes over them."""
+
+    metrics: ClassVar[tuple[Metric, ...]] = (Metric("f1"),)
+    evaluation_batch_size: ClassVar[int] = 20
+
+    def evaluate_all(self, model: nn.Module, batches: Iterable[Batch]) -> Scores:
+        found = torch.cat([model(inputs).argmax(dim=1) for inputs, _ in batches])
+        wanted = torch.cat([targets for _, targets in batches])
+        positives = int(((found == 1) & (wanted == 1)).sum())
+        return {"f1": (len(wanted) * 2 * positives / int(found.sum() + wanted.sum()), len(wanted))}
+
+
+def test_a_metric_that_is_no_sum_over_batches_is_scored_over_the_whole_set() -> None:
+    learner, theta = learner_of(WholeSet())
+    theta, _ = train(learner, theta, steps=50)
+
+    learner.try_out(theta)
+    scored, weight = learner.evaluate(theta)["f1"]
+    value = float(np.asarray(scored)) / weight
+
+    inputs, targets = make_samples(50, 99)
+    found = (inputs.numpy() @ theta[:8].reshape(2, 4).T + theta[8:]).argmax(axis=1)
+    both, either = int((found * targets.numpy()).sum()), int(found.sum() + targets.sum())
+    assert value == pytest.approx(2 * both / either)
+    assert weight == 50
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ({"f1": (0.5 * 50, 50), "more": (1.0, 1)}, "'more', which the task's metrics do not declare"),
+        ({"f1": (50 * 1.5, 50)}, "outside its bounds"),
+        ({}, "does not return 'f1'"),
+    ],
+)
+def test_scores_of_a_whole_set_are_checked_when_the_task_is_tried(returned: Scores, said: str) -> None:
+    learner, theta = learner_of(vary(WholeSet, evaluate_all=lambda *_: returned))
+
+    with pytest.raises(TaskFailed, match=said):
+        learner.try_out(theta)
 
 
 @pytest.mark.parametrize(
