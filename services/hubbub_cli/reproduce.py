@@ -50,7 +50,11 @@ def reproduce(
     *,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what is in the folder.")] = False,
     partition: Annotated[
-        str, typer.Option(help="How the data are dealt out: iid, or dirichlet:A such as dirichlet:0.5.")
+        str,
+        typer.Option(
+            help="How the data are dealt out: iid, dirichlet:A such as dirichlet:0.5, or classes:K: K classes to a"
+            " client."
+        ),
     ] = "iid",
     options: DemoOptions,
     data: Annotated[
