@@ -15,7 +15,7 @@ from hubbub_cli.run_options import takes_run_options
 from hubbub_cli.suggestions import one_of
 from hubbub_local.options import DemoOptions
 
-FROM_DEMO = ("clients", "servers", "rho", "local_steps", "learning_rate", "wire")
+FROM_DEMO = ("clients", "servers", "rho", "local_steps", "learning_rate", "server_momentum", "wire")
 """Options that every run of a reproduction shares, named and explained as in the demo."""
 
 

@@ -194,6 +194,8 @@ def _introduce(options: DemoOptions, manifest: Manifest, console: Console) -> No
     why = "" if options.strategy else f" (recommended: {recommend(manifest.parameters).reason})"
     share = f", ρ = {manifest.rho:g}" if find_strategy(manifest.strategy).uses_rho else ""
     rate = "" if manifest.learning_rate is None else f", learning rate {manifest.learning_rate:g}"
+    if manifest.server_momentum:
+        rate += f", server momentum {manifest.server_momentum:g}"
     console.print("[bold]Hubbub[/bold]  you hear the crowd, never a voice", highlight=False)
     console.print(
         f"{len(manifest.cohort)} clients, {len(manifest.aggregators)} aggregators and a coordinator in this "

@@ -139,6 +139,7 @@ class RunContext:
             secret=self.secrets.client_secret() if seed is None else ClientSecret.for_demo(seed, index),
             theta=theta,
             accumulator=np.zeros_like(theta),
+            velocity=np.zeros_like(theta) if manifest.server_momentum else None,
             group=agreed,
         )
         space.recall()

@@ -56,6 +56,13 @@ class RunOptions:
             shown_default="the task's own; higher with shared-mask",
         ),
     ] = None
+    server_momentum: Annotated[
+        float,
+        Option(
+            help="Part of a round's movement that goes on in the next, from 0 to below 1. Try 0.5 where clients'"
+            " data differ much."
+        ),
+    ] = 0.0
     rho: Annotated[
         float | None,
         Option(

@@ -92,6 +92,7 @@ class Method:
     block: int = 1
     bits: int = 2
     learning_rate: float | None = None
+    server_momentum: float = 0.0
     kappa: float = math.inf
     first_factor_bound: float = math.inf
     factor_floor: float = 0.0
@@ -122,6 +123,7 @@ class PlainFederation:
         """V of the last round."""
         self.alone_share: float | None = None
         """Of V, how much a single member chose."""
+        self.velocity: Floats | None = None
         self.means: list[float] = []
         """The mean factor that each round was applied with, where the method has one."""
         self._kept = math.floor(Fraction(str(rho)) * self.theta.size)
@@ -153,7 +155,18 @@ class PlainFederation:
                 member = Member(client, client.delta)
                 self._compress(member, self._marks_key(index, number))
                 inside.append(member)
+        before = self.theta
         RULES[self._method.strategy](self, inside)
+        if self._method.server_momentum:
+            self._go_on(before)
+
+    def _go_on(self, before: Floats) -> None:
+        """Server momentum: θ + v instead of θ + U, where v = β·v + U and U is what the round has added."""
+        step, share = self.theta - before, np.float32(self._method.server_momentum)
+        slowed = np.zeros_like(step) if self.velocity is None else share * self.velocity
+        velocity = slowed + step
+        self.velocity = np.where(np.abs(velocity) >= np.float32(1e-30), velocity, np.float32(0))
+        self.theta = before + self.velocity
 
     def forget(self, index: int) -> None:
         """A client has lost rounds and takes the model from another: what it had not sent yet is lost, too."""

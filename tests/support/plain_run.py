@@ -36,6 +36,7 @@ def run_plainly(manifest: Manifest, task: Task, *, demo_seed: int) -> PlainFeder
             block=manifest.block,
             bits=manifest.bits,
             learning_rate=manifest.learning_rate,
+            server_momentum=manifest.server_momentum,
             kappa=manifest.kappa,
             first_factor_bound=manifest.first_factor_bound,
             factor_floor=manifest.factor_floor,

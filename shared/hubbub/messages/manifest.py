@@ -36,12 +36,16 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 LEFT_OUT_IF_NONE = Field(exclude_if=lambda value: value is None)
 """Left out of the canonical form, too: a manifest without the field keeps the id from before the field existed."""
+Momentum = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+LEFT_OUT_IF_ZERO = Field(exclude_if=lambda value: value == 0)
 LEFT_OUT_IF_ONE = Field(exclude_if=lambda value: value == 1)
 """Left out in the same way."""
 TAKES_BLOCKS = "sec-union"
 """The one strategy whose union can be over blocks."""
 TAKES_BITS = "shared-mask"
 """The one strategy that sends levels."""
+LEARNS_NOTHING = frozenset({"sum", "sparse-sum"})
+"""Strategies whose result is a sum and no step of a model."""
 
 CHUNK_BYTES = 1 << 20
 MAX_CHUNK_BYTES = 8 << 20
@@ -162,6 +166,8 @@ class Manifest(Claim):
     local_steps: Count
     learning_rate: Annotated[Positive | None, LEFT_OUT_IF_NONE] = None
     """Learning rate of local training instead of the task's own."""
+    server_momentum: Annotated[Momentum, LEFT_OUT_IF_ZERO] = 0.0
+    """β: the model moves by a round's step and by β times what it moved by in the round before."""
     rounds: Count
     scores: ScoreMode = "sum"
     """With `sum`, clients sum the model's scores on their own data; with `none`, nobody reports any."""
@@ -219,6 +225,10 @@ class Manifest(Claim):
             )
         if self.bits != DEFAULT_BITS and self.strategy != TAKES_BITS:
             raise ValueError(f"bits are for {TAKES_BITS} alone: leave bits out, or choose that strategy")
+        if self.server_momentum and self.strategy in LEARNS_NOTHING:
+            raise ValueError(
+                f"{self.strategy} moves no model: leave server_momentum out, or choose another strategy"
+            )
         return self
 
     @model_validator(mode="after")

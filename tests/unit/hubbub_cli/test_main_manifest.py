@@ -59,6 +59,7 @@ ASKED = {
     "rounds": 7,
     "local_steps": 3,
     "learning_rate": 0.5,
+    "server_momentum": 0.75,
     "rho": 0.25,
     "q": 4,
     "block": 16,
@@ -91,7 +92,10 @@ def test_every_option_of_a_run_is_a_flag_and_a_field_of_the_manifest(roster: Pat
     assert asked.initial_model_sha256 == digest(SyntheticTask(300).initial_model(3))
     assert {name: getattr(plain, name) for name in RunOptions().given()} == RunOptions().given()
     assert (plain.alpha_max, plain.target, plain.phase_timeout_s) == (16.0, None, 3600.0)
-    assert not {"bits", "block", "learning_rate", "predecessor", "target"} & json.loads(draw_up(roster)).keys()
+    assert (
+        not {"bits", "block", "learning_rate", "predecessor", "server_momentum", "target"}
+        & json.loads(draw_up(roster)).keys()
+    )
 
 
 def test_a_mask_has_its_own_rho_and_a_higher_learning_rate_unless_they_are_given(roster: Path) -> None:

@@ -99,6 +99,7 @@ OTHER_VALUES: dict[str, object] = {
     "task": "lenet",
     "local_steps": 3,
     "learning_rate": 0.25,
+    "server_momentum": 0.5,
     "rounds": 3,
     "scores": "none",
     "metrics": (ACCURACY,),
@@ -120,7 +121,9 @@ SINGLE_VALUED = {"format", "factor_bits", "wire"}
 SUCCESSOR = json.loads(make_successor().canonical)
 
 
-@pytest.mark.parametrize(("field", "default"), [("predecessor", None), ("block", 1), ("learning_rate", None)])
+@pytest.mark.parametrize(
+    ("field", "default"), [("predecessor", None), ("block", 1), ("learning_rate", None), ("server_momentum", 0.0)]
+)
 def test_a_newer_field_with_its_default_is_left_out_of_the_canonical_form(field: str, default: object) -> None:
     """Runs from before there was such a field keep their ids, and so the tombstones that name them."""
     assert field not in VALID
@@ -260,6 +263,14 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     **{
         f"a learning rate of {rate}": ({"learning_rate": rate}, "learning_rate: ")
         for rate in (0, -0.1, math.nan, math.inf, "0.1")
+    },
+    **{
+        f"a server momentum of {share}": ({"server_momentum": share}, "server_momentum: ")
+        for share in (-0.1, 1, math.nan, math.inf, "0.1")
+    },
+    **{
+        f"momentum of {strategy}": ({"server_momentum": 0.5, "strategy": strategy}, f"{strategy} moves no model")
+        for strategy in ("sum", "sparse-sum")
     },
     "timeout of 0": ({"phase_timeout_s": 0}, "phase_timeout_s: "),
     "timeout infinite": ({"phase_timeout_s": math.inf}, "phase_timeout_s: "),
