@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Self, get_args
 
 from pydantic import Field, field_validator
 
 from hubbub.errors import Code, Objection
-from hubbub.messages.manifest import MINIMUM, Manifest, Momentum, Positive, ScoreMode
+from hubbub.messages.manifest import MAX_MOMENTUM, MINIMUM, Manifest, Momentum, Positive, ScoreMode
 from hubbub.parameters import LARGEST_FLOAT32
 from hubbub.policy import ANY, NO_LIMIT, Limit, PartyPolicy, object_above, read_list
 from hubbub.protocol.masks import DEFAULT_BITS, SPREAD
@@ -19,8 +18,6 @@ from hubbub.strategies.registry import STRATEGIES
 from hubbub.strategies.shared_mask import ONE_BIT
 from hubbub.strategies.unions import REVEALS
 from hubbub.trust.roster import Roster
-
-MOST_MOMENTUM = math.nextafter(1, 0)
 
 
 class Policy(PartyPolicy):
@@ -112,7 +109,7 @@ class Policy(PartyPolicy):
             max_void_rounds=NO_LIMIT,
             max_local_steps=NO_LIMIT,
             max_learning_rate=NO_LIMIT,
-            max_server_momentum=MOST_MOMENTUM,
+            max_server_momentum=MAX_MOMENTUM,
             max_alpha_max=LARGEST_FLOAT32,
             max_q=MAX_Q,
             max_rounds_of_sums=NO_LIMIT,

@@ -59,7 +59,7 @@ class RunOptions:
     server_momentum: Annotated[
         float,
         Option(
-            help="Part of a round's movement that goes on in the next, from 0 to below 1. Try 0.5 where clients'"
+            help="Part of a round's movement that goes on in the next, from 0 to 0.99. Try 0.5 where clients'"
             " data differ much."
         ),
     ] = 0.0

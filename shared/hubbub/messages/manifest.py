@@ -36,7 +36,9 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 LEFT_OUT_IF_NONE = Field(exclude_if=lambda value: value is None)
 """Left out of the canonical form, too: a manifest without the field keeps the id from before the field existed."""
-Momentum = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+MAX_MOMENTUM = 0.99
+"""With 1 a model would never slow down; closer to 1, a step goes on over most of a run."""
+Momentum = Annotated[float, Field(ge=0, le=MAX_MOMENTUM, allow_inf_nan=False)]
 LEFT_OUT_IF_ZERO = Field(exclude_if=lambda value: value == 0)
 LEFT_OUT_IF_ONE = Field(exclude_if=lambda value: value == 1)
 """Left out in the same way."""

@@ -303,7 +303,7 @@ def test_the_demo_may_do_everything_within_its_roster(strategy: str) -> None:
         "max_void_rounds": 1000,
         "local_steps": 10**6,
         "learning_rate": 1e9,
-        "server_momentum": 0.0 if strategy in LEARNS_NOTHING else 0.999,
+        "server_momentum": 0.0 if strategy in LEARNS_NOTHING else 0.99,
         "alpha_max": 2.0**20,
         "q": 32,
     }

@@ -266,7 +266,7 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     },
     **{
         f"a server momentum of {share}": ({"server_momentum": share}, "server_momentum: ")
-        for share in (-0.1, 1, math.nan, math.inf, "0.1")
+        for share in (-0.1, 0.991, math.nan, math.inf, "0.1")
     },
     **{
         f"momentum of {strategy}": ({"server_momentum": 0.5, "strategy": strategy}, f"{strategy} moves no model")
