@@ -179,6 +179,7 @@ def _put_together(identities: Sequence[Identity], roster: Roster, manifest: Mani
         min_bits=min(owner.min_bits, manifest.bits),
         max_local_steps=max(owner.max_local_steps, manifest.local_steps),
         max_learning_rate=max(owner.max_learning_rate, manifest.learning_rate or 0.0),
+        max_server_momentum=max(owner.max_server_momentum, manifest.server_momentum),
         max_q=max(owner.max_q, manifest.q),
         weights=tuple(dict.fromkeys((*owner.weights, manifest.weights))),
         max_samples=max(owner.max_samples, manifest.max_samples),

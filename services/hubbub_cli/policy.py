@@ -202,6 +202,7 @@ def _show_manifest(question: _Question, console: Console) -> None:
         ("task", repr(manifest.task)),
         ("rounds", f"{manifest.rounds:,}, each of {manifest.local_steps:,} local steps"),
         *([] if rate is None else [("learning rate", f"{rate:g} instead of the task's own")]),
+        *([("server momentum", f"{manifest.server_momentum:g}")] if manifest.server_momentum else []),
         ("strategy", tell_strategy(manifest.strategy)),
         *([("block", f"{manifest.block} indices: {REVEALS}")] if manifest.block > 1 else []),
         *([("bits", f"1: {ONE_BIT}")] if manifest.bits == 1 else []),

@@ -15,7 +15,7 @@ from hubbub_cli.run_options import takes_run_options
 from hubbub_cli.suggestions import one_of
 from hubbub_local.options import DemoOptions
 
-FROM_DEMO = ("clients", "servers", "rho", "local_steps", "learning_rate", "wire")
+FROM_DEMO = ("clients", "servers", "rho", "local_steps", "learning_rate", "server_momentum", "wire")
 """Options that every run of a reproduction shares, named and explained as in the demo."""
 
 
@@ -50,7 +50,11 @@ def reproduce(
     *,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what is in the folder.")] = False,
     partition: Annotated[
-        str, typer.Option(help="How the data are dealt out: iid, or dirichlet:A such as dirichlet:0.5.")
+        str,
+        typer.Option(
+            help="How the data are dealt out: iid, dirichlet:A such as dirichlet:0.5, or classes:K: K classes to a"
+            " client."
+        ),
     ] = "iid",
     options: DemoOptions,
     data: Annotated[

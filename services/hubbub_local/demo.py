@@ -205,6 +205,8 @@ def _introduce(options: DemoOptions, task: Task, manifest: Manifest, console: Co
     why = "" if options.strategy else f" (recommended: {recommend(manifest.parameters).reason})"
     share = f", ρ = {manifest.rho:g}" if find_strategy(manifest.strategy).uses_rho else ""
     rate = "" if manifest.learning_rate is None else f", learning rate {manifest.learning_rate:g}"
+    if manifest.server_momentum:
+        rate += f", server momentum {manifest.server_momentum:g}"
     weights = "" if manifest.weights == "equal" else ", weighted by samples"
     pace = task.pace if isinstance(task, HasOwnPace) else f"{manifest.local_steps} local steps"
     console.print("[bold]Hubbub[/bold]  you hear the crowd, never a voice", highlight=False)

@@ -24,7 +24,10 @@ class SimulationOptions(RunOptions):
     ] = "auto"
     partition: Annotated[
         str,
-        Option(help="How lenet's and alexnet's data are dealt out: iid, or dirichlet:A such as dirichlet:0.5."),
+        Option(
+            help="How lenet's and alexnet's data are dealt out: iid, dirichlet:A such as dirichlet:0.5, or"
+            " classes:K: K classes to a client."
+        ),
     ] = "iid"
     clients: Annotated[int, Option(help="Clients (the paper's C), at least 2.")] = 5
     servers: Annotated[int, Option(help="Aggregators (the paper's S), at least 2.")] = 2

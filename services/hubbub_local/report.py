@@ -44,6 +44,7 @@ def write_report(
         "rho": manifest.rho,
         "local_steps": manifest.local_steps,
         "learning_rate": manifest.learning_rate,
+        "server_momentum": manifest.server_momentum,
         "seed": manifest.seed,
         "model_sha256": model_sha256,
         "q": manifest.q,

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 
 from hubbub.errors import Code, Objection
 from hubbub.ids import Weights
-from hubbub.messages.manifest import MINIMUM, Manifest, Positive, ScoreMode
+from hubbub.messages.manifest import MAX_MOMENTUM, MINIMUM, Manifest, Momentum, Positive, ScoreMode
 from hubbub.parameters import LARGEST_FLOAT32
 from hubbub.policy import ANY, NO_LIMIT, Limit, PartyPolicy, object_above, read_list
 from hubbub.protocol.masks import DEFAULT_BITS, SPREAD
@@ -20,7 +20,16 @@ from hubbub.strategies.shared_mask import ONE_BIT
 from hubbub.strategies.unions import REVEALS
 from hubbub.trust.roster import Roster
 
-CAPPED = ("local_steps", "max_samples", "learning_rate", "alpha_max", "q", "kappa", "first_factor_bound")
+CAPPED = (
+    "local_steps",
+    "max_samples",
+    "learning_rate",
+    "server_momentum",
+    "alpha_max",
+    "q",
+    "kappa",
+    "first_factor_bound",
+)
 """Fields of a manifest for which the policy has a largest value."""
 
 
@@ -50,6 +59,9 @@ class Policy(PartyPolicy):
     max_learning_rate: Positive = 2.0
     """The largest learning rate that a manifest may ask for. The higher the rate, the further a single batch of
     your data moves your update. A task's own rate has no limit here."""
+    max_server_momentum: Momentum = 0.9
+    """The largest server_momentum that a manifest may ask for. With momentum m a step goes on in later rounds and
+    moves the model 1/(1-m) times as far in all, also one that corrupt clients chose."""
     max_alpha_max: Positive = 16.0
     """The largest alpha_max that a manifest may have. It bounds the scaling factor by which one client can move
     the model in a round. For sum and sparse-sum it bounds your numbers."""
@@ -116,6 +128,7 @@ class Policy(PartyPolicy):
             max_void_rounds=NO_LIMIT,
             max_local_steps=NO_LIMIT,
             max_learning_rate=NO_LIMIT,
+            max_server_momentum=MAX_MOMENTUM,
             max_alpha_max=LARGEST_FLOAT32,
             max_q=MAX_Q,
             max_rounds_of_sums=NO_LIMIT,

@@ -33,7 +33,6 @@ from hubbub.messages.shares import (
     count_seeds,
     declare,
 )
-from hubbub.protocol import aggregate
 from hubbub.protocol.compression import Indices
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Chunk, Payload, Vector, pack_chunk, unpack_chunk
@@ -73,6 +72,7 @@ from hubbub_trainer.workspace import (
     Learnt,
     OpenRound,
     Workspace,
+    digest_parts,
     drop_update,
     scores_file,
     update_file,
@@ -322,10 +322,10 @@ class RoundJobs:
         return TagCoefficients(self.key.run, self.key.round, space.group_secret.key_for("tags"))
 
     def _begin_transcript(self, space: Workspace) -> Transcript:
-        """Begin a round's transcript with the model and history that the clients share."""
+        """Begin a round's transcript with the state that the clients share."""
         transcript = Transcript(space.group_secret.key_for("transcript"))
-        history = aggregate.pack(space.history, len(space.history))
-        transcript.note(self.key.run, self.key.round, bytes.fromhex(space.digest_of(space.theta)), history)
+        shared = digest_parts(space.history, space.velocity)
+        transcript.note(self.key.run, self.key.round, bytes.fromhex(space.digest_of(space.theta)), *shared)
         if self.run.is_weighted:
             transcript.note(self.run.secrets.cohort_samples())
         return transcript
@@ -541,8 +541,7 @@ class RoundJobs:
             if space.applied < number:
                 mine = self._open_round(whole=True)
                 conclusion = mine.client_round.conclude(took_part=job.took_part)
-                space.note_round(number, conclusion)
-                space.advance(number, conclusion.theta, conclusion.accumulator, mine.memory, conclusion.history)
+                space.conclude(number, conclusion, mine.memory, self.run.manifest.server_momentum)
             return Concluded(model_hmac=space.model_hmac(), held=self.run.describe_held(number))
 
     def close_void(self, _: rounds.CloseVoid) -> Closed:

@@ -151,6 +151,7 @@ class RunContext:
             theta=theta,
             accumulator=np.zeros_like(theta),
             memory=self._recall_local_state(learner),
+            velocity=np.zeros_like(theta) if manifest.server_momentum else None,
             group=agreed,
         )
         space.recall()

@@ -63,10 +63,16 @@ def digest(theta: Theta) -> str:
     return hashlib.sha256(np.ascontiguousarray(theta, dtype="<f4").data).hexdigest()
 
 
-def model_hmac(group: GroupSecret, model_sha256: str, history: History) -> str:
-    """Digest model and history under the group's key of the present round, so that no server can guess them."""
-    state = bytes.fromhex(model_sha256) + aggregate.pack(history, len(history))
+def model_hmac(group: GroupSecret, model_sha256: str, history: History, velocity: Theta | None = None) -> str:
+    """Digest the state of a round's end under the group's key of the round, so that no server can guess it."""
+    state = bytes.fromhex(model_sha256) + b"".join(digest_parts(history, velocity))
     return hmac.digest(group.key_for("model"), state, "sha256").hex()
+
+
+def digest_parts(history: History, velocity: Theta | None) -> tuple[bytes, ...]:
+    """Return what clients compare besides the model: the history and, with momentum, the velocity's SHA-256."""
+    parts = (aggregate.pack(history, len(history)),)
+    return parts if velocity is None else (*parts, bytes.fromhex(digest(velocity)))
 
 
 def _shortened(each: Restriction) -> tuple[str, NDArray[np.uint8] | NDArray[np.signedinteger]]:
@@ -165,10 +171,16 @@ class Workspace:
     """The optimiser's memory from the last round that counted."""
     history: History = NO_HISTORY
     """The mean factors of the released rounds so far, which bound the next one; new in every run."""
+    velocity: Theta | None = None
+    """With server momentum, the last movement of the model; new in every run, and None without momentum."""
     applied: int = 0
     """The last round that is applied to this model."""
     step: float = 0.0
-    """Distance that the model moved when it was last replaced, as a Euclidean norm."""
+    """Distance that the model moved when it was last replaced, as a Euclidean norm.
+
+    With momentum it is at most what the round's sums alone come to: they have not moved a model that moves on by
+    itself.
+    """
     group: GroupSecret | None = None
     rounds: dict[int, OpenRound] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -208,8 +220,8 @@ class Workspace:
         return self._digested[1]
 
     def model_hmac(self) -> str:
-        """Return a digest of model and history that only this run's clients can compare, in this round alone."""
-        return model_hmac(self.group_secret, self.digest_of(self.theta), self.history)
+        """Return a digest of the state that only this run's clients can compare, in this round alone."""
+        return model_hmac(self.group_secret, self.digest_of(self.theta), self.history, self.velocity)
 
     def note_round(self, number: int, conclusion: Conclusion) -> None:
         """Note a round's model digest and private facts, once a round, in this file only.
@@ -251,18 +263,36 @@ class Workspace:
 
     # What survives a restart ----------------------------------------------------------------------------
 
+    def conclude(self, number: int, conclusion: Conclusion, memory: Theta | None, momentum: float) -> None:
+        """Apply a round, with momentum if the run has it."""
+        theta, velocity = conclusion.theta, self.velocity
+        if velocity is not None:
+            theta, velocity = aggregate.add_momentum(self.theta, theta, velocity, momentum)
+        alone = _distance(conclusion.theta, self.theta)
+        self.note_round(number, replace(conclusion, theta=theta))
+        self.advance(
+            number, theta, conclusion.accumulator, memory, conclusion.history, velocity=velocity, most_step=alone
+        )
+
     def advance(
-        self, number: int, theta: Theta, accumulator: Theta, memory: Theta | None, history: History
+        self,
+        number: int,
+        theta: Theta,
+        accumulator: Theta,
+        memory: Theta | None,
+        history: History,
+        *,
+        velocity: Theta | None = None,
+        most_step: float = math.inf,
     ) -> None:
         """Replace the state by that after a round: write it to disk first, and delete the old state last."""
-        step = _distance(theta, self.theta)
+        step = min(_distance(theta, self.theta), most_step)
         arrays: dict[str, Array] = {"theta": theta, "accumulator": accumulator, "history": np.array(history)}
-        if memory is not None:
-            arrays["memory"] = memory
+        arrays |= {name: each for name, each in (("memory", memory), ("velocity", velocity)) if each is not None}
         kept = self.folder / f"state-{number:06d}.safetensors"
         _save(kept, {**arrays, "step": np.array([step], dtype=np.float64)} if number else arrays)
         self.applied, self.theta, self.accumulator, self.memory = number, theta, accumulator, memory
-        self.history, self.step = history, step
+        self.history, self.velocity, self.step = history, velocity, step
         for path in self.folder.glob("state-*.safetensors"):
             if path != kept:
                 path.unlink()
@@ -275,12 +305,12 @@ class Workspace:
             self.record = TaskRecord(**_load_json(self.folder / RECORD))
         found = sorted(self.folder.glob("state-*.safetensors"))
         if not found:
-            self.advance(0, self.theta, self.accumulator, self.memory, self.history)
+            self.advance(0, self.theta, self.accumulator, self.memory, self.history, velocity=self.velocity)
             return
         arrays = _load(found[-1])
         self.applied = int(found[-1].stem.removeprefix("state-"))
         self.theta, self.accumulator, self.memory = arrays["theta"], arrays["accumulator"], arrays.get("memory")
-        self.history = tuple(arrays["history"].tolist())
+        self.history, self.velocity = tuple(arrays["history"].tolist()), arrays.get("velocity")
         self.step = float(arrays["step"][0]) if "step" in arrays else 0.0
 
     def _make_folder(self) -> None:

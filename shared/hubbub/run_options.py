@@ -56,6 +56,13 @@ class RunOptions:
             shown_default="the task's own; higher with shared-mask",
         ),
     ] = None
+    server_momentum: Annotated[
+        float,
+        Option(
+            help="Part of a round's movement that goes on in the next, from 0 to 0.99. Try 0.5 where clients'"
+            " data differ much."
+        ),
+    ] = 0.0
     weights: Annotated[
         Weights | None,
         Option(

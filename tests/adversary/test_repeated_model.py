@@ -6,9 +6,11 @@ out with the rule switched off, and then with what a data owner has by default.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +32,7 @@ from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.learning.task import ProgressCallback, Theta, Training
 from hubbub_trainer.phases import participation
 from hubbub_trainer.policy import Policy
-from hubbub_trainer.workspace import digest
+from hubbub_trainer.workspace import Workspace, digest
 from support import corrupt_party
 from support.builders import make_cohort, make_manifest
 from support.corrupt_coordinator import Scene, scene_of
@@ -177,19 +179,23 @@ def move_nothing(values: list[Residues]) -> None:
 
 
 def keep_still(scene: corrupt_party.Scene) -> Rewrite:
-    """One aggregator shifts every sum, by what a client that is on its side knows."""
+    """One aggregator shifts every sum, by what a client on its side knows; with momentum from round 2 on."""
+    first = 2 if scene.manifest.server_momentum else 1
 
     def rewrite(envelope: Envelope) -> Sequence[Envelope]:
-        return [scene.change_sum(envelope, move_nothing) if isinstance(envelope.body, SumChunk) else envelope]
+        still = isinstance(envelope.body, SumChunk) and envelope.round >= first
+        return [scene.change_sum(envelope, move_nothing) if still else envelope]
 
     return rewrite
 
 
-async def run_still(folder: Path) -> tuple[corrupt_party.Scene, runs.State, runs.CoordinatorRun]:
+async def run_still(
+    folder: Path, manifest: Manifest = STILL
+) -> tuple[corrupt_party.Scene, runs.State, runs.CoordinatorRun]:
     """Every round is released and moves nothing; the second, and the fourth, are without the victim."""
-    victim = STILL.clients[0]
+    victim = manifest.clients[0]
     async with corrupt_federation(
-        STILL,
+        manifest,
         folder,
         {CORRUPT: keep_still},
         overdue=lambda data: data.number in {2, 4} and data.missing() == (victim,),
@@ -217,3 +223,33 @@ async def test_who_has_given_two_shares_from_a_model_that_does_not_move_leaves_t
     assert run.released <= 2, "what is told first, that it was applied or that somebody leaves, is open"
     assert f"({Code.POLICY_VOID_ROUNDS})" in run.reason
     assert not [each for each in scene.sent if isinstance(each.body, SumChunk) and each.round > 2]
+
+
+MOVING = corrupt_party.draw_up(strategy="no-union", rounds=4, server_momentum=0.9)
+
+
+async def test_a_round_in_which_momentum_alone_moves_the_model_counts_as_one_that_moved_nothing(
+    tmp_path: Path,
+) -> None:
+    """The first round is honest. From then on a corrupt pair gives sums of zero, and the model goes on moving."""
+    scene, state, run = await run_still(tmp_path, MOVING)
+
+    assert state is runs.State.FAILED
+    assert f"({Code.POLICY_VOID_ROUNDS})" in run.reason
+    assert not [each for each in scene.sent if isinstance(each.body, SumChunk) and each.round > 3]
+
+
+async def test_were_the_movement_of_the_model_judged_momentum_would_hide_that_the_sums_are_zero(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advance = Workspace.advance
+
+    def forget_the_sums(space: Workspace, *state: Any, most_step: float = math.inf, **more: Any) -> None:
+        del most_step
+        advance(space, *state, **more)
+
+    monkeypatch.setattr(Workspace, "advance", forget_the_sums)
+
+    _, state, run = await run_still(tmp_path, MOVING)
+
+    assert (state, run.released, run.void) == (runs.State.COMPLETED, 4, 0)

@@ -129,6 +129,10 @@ METHODS: dict[str, dict[str, object]] = {
         }
         for (block, q), wire in part_of([*product(BLOCKS, ("paper", "compact"))], 0, 3, 4, 7)
     },
+    **{
+        f"{name}, momentum": {"strategy": name, "server_momentum": 0.9}
+        for name in ("sec-union", "shared-mask", "secure-fedavg", "fedavg")
+    },
     "sec-union, blocks, mean": {"strategy": "sec-union", "q": 2, "block": 16, "alpha_rule": "mean"},
     "sec-union, all blocks": {"strategy": "sec-union", "q": 3, "block": 17, "rho": 1.0},
     "topbinary-sep, all indices": {"strategy": "topbinary-sep", "rho": 1.0},
@@ -391,8 +395,9 @@ async def test_rounds_whose_mean_factor_is_clamped_equal_the_plaintext_ones(
         assert all(0 < json.loads(line)["scale"] < 1 for line in lines), "the owner may know"
 
 
-async def test_a_void_round_leaves_no_trace_and_the_next_one_is_good(tmp_path: Path) -> None:
-    manifest = manifest_for(clients=3, servers=2, rounds_wanted=3, min_clients=3)
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+async def test_a_void_round_leaves_no_trace_and_the_next_one_is_good(tmp_path: Path, momentum: float) -> None:
+    manifest = manifest_for(clients=3, servers=2, rounds_wanted=3, min_clients=3, server_momentum=momentum)
     void = 2
     async with federation_for(manifest, tmp_path, Silence((1, void))) as federation:
         state, run = await federation.run(manifest)

@@ -54,6 +54,7 @@ def draw_up(**changes: object) -> Manifest:
 
 MANIFEST = draw_up()
 UNION = draw_up(strategy="sec-union", q=3)
+MOVING = draw_up(server_momentum=0.5)
 CLIENTS = MANIFEST.clients
 GIVER, *OTHERS, LATE = CLIENTS
 """The late one asks the first one first."""
@@ -177,7 +178,7 @@ def forget(reference: PlainFederation, *clients: PartyId) -> None:
 # Histories ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("manifest", [MANIFEST, UNION], ids=["no-union", "sec-union"])
+@pytest.mark.parametrize("manifest", [MANIFEST, UNION, MOVING], ids=["no-union", "sec-union", "momentum"])
 async def test_who_has_lost_everything_goes_on_from_a_peers_model(tmp_path: Path, manifest: Manifest) -> None:
     async with cohort(tmp_path, manifest) as scene:
         await play(scene, 1)

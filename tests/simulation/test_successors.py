@@ -53,7 +53,8 @@ FIRST = ["client-1", "client-2", "client-3"]
 SECOND = ["client-4", "client-1", "client-5", "client-3"]
 THIRD = ["client-5", "client-2", "client-4"]
 
-OPTIONS = RunOptions(strategy="sec-union", local_steps=2, rounds=2, seed=3)
+OPTIONS = RunOptions(strategy="sec-union", local_steps=2, rounds=2, seed=3, server_momentum=0.5)
+"""The velocity of a run is zero in its successor."""
 
 draw_up = partial(draw_up_manifest, TASK, aggregators=["aggregator-1", "aggregator-2"])
 

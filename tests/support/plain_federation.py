@@ -92,6 +92,7 @@ class Method:
     block: int = 1
     bits: int = 2
     learning_rate: float | None = None
+    server_momentum: float = 0.0
     weights: str = "equal"
     max_samples: int = 1_000_000
     kappa: float = math.inf
@@ -124,6 +125,7 @@ class PlainFederation:
         """V of the last round."""
         self.alone_share: float | None = None
         """Of V, how much a single member chose."""
+        self.velocity: Floats | None = None
         self.means: list[float] = []
         """The mean factor that each round was applied with, where the method has one."""
         self._kept = math.floor(Fraction(str(rho)) * self.theta.size)
@@ -155,7 +157,18 @@ class PlainFederation:
                 member = Member(client, client.delta)
                 self._compress(member, self._marks_key(index, number))
                 inside.append(member)
+        before = self.theta
         RULES[self._method.strategy](self, inside)
+        if self._method.server_momentum:
+            self._go_on(before)
+
+    def _go_on(self, before: Floats) -> None:
+        """Server momentum: θ + v instead of θ + U, where v = β·v + U and U is what the round has added."""
+        step, share = self.theta - before, np.float32(self._method.server_momentum)
+        slowed = np.zeros_like(step) if self.velocity is None else share * self.velocity
+        velocity = slowed + step
+        self.velocity = np.where(np.abs(velocity) >= np.float32(1e-30), velocity, np.float32(0))
+        self.theta = before + self.velocity
 
     def _samples(self, index: int) -> int:
         """The samples that a client counts as."""

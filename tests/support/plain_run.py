@@ -36,6 +36,7 @@ def run_plainly(manifest: Manifest, task: Task, *, demo_seed: int) -> PlainFeder
             block=manifest.block,
             bits=manifest.bits,
             learning_rate=manifest.learning_rate,
+            server_momentum=manifest.server_momentum,
             weights=manifest.weights,
             max_samples=manifest.max_samples,
             kappa=manifest.kappa,

@@ -85,6 +85,7 @@ class Settings:
     """The default is the paper's wire mode, which Table 3 counts."""
     learning_rate: float | None = None
     """None for the task's own, or that recommended for a mask."""
+    server_momentum: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 < self.target <= 1:
@@ -119,6 +120,7 @@ class Settings:
             local_steps=self.local_steps,
             rho=self.rho,
             learning_rate=self.learning_rate,
+            server_momentum=self.server_momentum,
             seed=seed,
             wire=self.wire,
         )

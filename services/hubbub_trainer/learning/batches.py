@@ -4,6 +4,7 @@ Both come from numpy's generator with an explicit seed, so that they are the sam
 """
 
 import math
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,12 +20,14 @@ HELD_OUT_ONE_IN = 6
 # Each kind of draw from the public seed is set apart from the others by a number of its own.
 _DEAL = 0x6465616C
 _PROPORTIONS = 0x70726F70
+_CLASSES = 0x636C6173
 
 # A batch's worth: a client with less would show the same images several times a step.
 _LEAST_SAMPLES = 64
 
 # Outside of these bounds numpy's draws come to nothing, or to even parts.
 _LEAST_ALPHA, _MOST_ALPHA = 1e-3, 1e6
+_SOME_CLASSES = re.compile("classes:([1-9][0-9]{0,2})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +38,23 @@ class Partition:
     Dirichlet(A, ..., A): the smaller A is, the more they differ in classes and in number. A client that
     this leaves with fewer than 64 samples, or than an even share if that is less, gets the missing ones one by one
     from the client that has most.
+
+    `classes:K`: every client has samples of K classes. The classes, in random order, are dealt out in turn, K to
+    each client; clients that have the same class share its samples evenly.
     """
 
     alpha: float | None = None
-    """The A of Dirichlet's distribution; None for `iid`."""
+    """The A of Dirichlet's distribution, if proportions are drawn from it."""
+    classes: int | None = None
+    """The K of `classes:K`."""
 
     @classmethod
     def parse(cls, text: str) -> "Partition":
-        """Parse a partition, such as `iid` or `dirichlet:0.5`."""
+        """Parse a partition, such as `iid`, `dirichlet:0.5` or `classes:2`."""
         if text == "iid":
             return cls()
+        if found := _SOME_CLASSES.fullmatch(text):
+            return cls(classes=int(found[1]))
         kind, _, number = text.partition(":")
         try:
             alpha = float(number) if kind == "dirichlet" else math.nan
@@ -53,11 +63,14 @@ class Partition:
         if not _LEAST_ALPHA <= alpha <= _MOST_ALPHA:
             raise ConfigurationError(
                 f"there is no partition {text!r}: choose iid, or dirichlet:A with a number A between "
-                f"{_LEAST_ALPHA:g} and {_MOST_ALPHA:g}, such as dirichlet:0.5"
+                f"{_LEAST_ALPHA:g} and {_MOST_ALPHA:g}, such as dirichlet:0.5, or classes:K with a whole number K "
+                "of classes for each client, such as classes:2"
             )
         return cls(alpha)
 
     def __str__(self) -> str:
+        if self.classes is not None:
+            return f"classes:{self.classes}"
         return "iid" if self.alpha is None else f"dirichlet:{self.alpha:g}"
 
     def deal(
@@ -71,13 +84,16 @@ class Partition:
     ) -> NDArray[np.int64]:
         """Choose the samples of a client out of those with these labels."""
         count = len(labels)
+        check_client(index, clients)
+        share = _even_share(count, clients, held_out_one_in)
+        pool = _shuffle(count, seed)[: share * clients]
+        if self.classes is not None:
+            generator = np.random.default_rng([_CLASSES, seed])
+            return _deal_some_classes(pool, labels, clients, self.classes, generator)[index]
         if self.alpha is None:
             return deal_training_samples(
                 count, index=index, clients=clients, seed=seed, held_out_one_in=held_out_one_in
             )
-        check_client(index, clients)
-        share = _even_share(count, clients, held_out_one_in)
-        pool = _shuffle(count, seed)[: share * clients]
         hands = _deal_by_class(pool, labels, clients, self.alpha, np.random.default_rng([_PROPORTIONS, seed]))
         _even_out(hands, min(share, _LEAST_SAMPLES))
         return np.array(hands[index], dtype=np.int64)
@@ -121,6 +137,37 @@ def _deal_by_class(
         for part, piece in zip(parts, np.split(members, ends), strict=True):
             part.append(piece)
     return [generator.permutation(np.concatenate(part)).tolist() for part in parts]
+
+
+def _deal_some_classes(
+    pool: NDArray[np.int64],
+    labels: NDArray[np.uint8],
+    clients: int,
+    wanted: int,
+    generator: np.random.Generator,
+) -> list[NDArray[np.int64]]:
+    """Return every client's samples, which are of `wanted` classes, in random order."""
+    classes = generator.permutation(np.unique(labels[pool]))
+    if not len(classes) <= wanted * clients <= len(classes) * clients:
+        least = -(-len(classes) // clients)
+        raise ConfigurationError(
+            f"classes:{wanted} does not fit {clients} clients and {len(classes)} classes: give each client at "
+            f"least {least} classes, so that every class has a client, and at most {len(classes)}"
+        )
+    # Consecutive places of the cycle are different classes.
+    places = np.arange(wanted * clients).reshape(clients, wanted) % len(classes)
+    parts: list[list[NDArray[np.int64]]] = [[] for _ in range(clients)]
+    for place, label in enumerate(classes):
+        holders = np.flatnonzero((places == place).any(axis=1))
+        members = pool[labels[pool] == label]
+        if len(members) < len(holders):
+            raise DataError(
+                f"class {label} has {len(members)} training samples for {len(holders)} clients: use more data or "
+                "fewer clients"
+            )
+        for holder, piece in zip(holders, np.array_split(members, len(holders)), strict=True):
+            parts[holder].append(piece)
+    return [generator.permutation(np.concatenate(part)) for part in parts]
 
 
 def _even_out(hands: list[list[int]], least: int) -> None:

@@ -46,9 +46,9 @@ def load_task(
 ) -> Task:
     """Make a task by its name.
 
-    `data` chooses the data of tasks that have a choice, `partition` how clients share them (`iid`, or such as
-    `dirichlet:0.5`), `announce` is given lines for the user. Nothing is loaded or fetched before the first
-    learner is made.
+    `data` chooses the data of tasks that have a choice, `partition` how clients share them (such as `iid`,
+    `dirichlet:0.5` or `classes:2`), `announce` is given lines for the user. Nothing is loaded or fetched before
+    the first learner is made.
     """
     sharing = Partition.parse(partition)
     if name == "lenet":

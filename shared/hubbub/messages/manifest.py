@@ -39,6 +39,9 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 LEFT_OUT_IF_NONE = Field(exclude_if=lambda value: value is None)
 """Left out of the canonical form, too: a manifest without the field keeps the id from before the field existed."""
+MAX_MOMENTUM = 0.99
+"""With 1 a model would never slow down; closer to 1, a step goes on over most of a run."""
+Momentum = Annotated[float, Field(ge=0, le=MAX_MOMENTUM, allow_inf_nan=False)]
 LEFT_OUT_IF_ZERO = Field(exclude_if=lambda value: value == 0)
 """Left out in the same way."""
 LEFT_OUT_IF_ONE = Field(exclude_if=lambda value: value == 1)
@@ -193,6 +196,8 @@ class Manifest(Claim):
     local_steps: Count
     learning_rate: Annotated[Positive | None, LEFT_OUT_IF_NONE] = None
     """Learning rate of local training instead of the task's own."""
+    server_momentum: Annotated[Momentum, LEFT_OUT_IF_ZERO] = 0.0
+    """β: the model moves by a round's step and by β times what it moved by in the round before."""
     weights: Annotated[Weights, Field(exclude_if=lambda value: value == "equal")] = "equal"
     """Weight of a client's update: the same for all (`equal`), or its number of samples (`samples`)."""
     max_samples: Annotated[int, Field(ge=1, le=2**40, exclude_if=lambda value: value == MAX_SAMPLES)] = MAX_SAMPLES
@@ -257,6 +262,10 @@ class Manifest(Claim):
             )
         if self.bits != DEFAULT_BITS and self.strategy != TAKES_BITS:
             raise ValueError(f"bits are for {TAKES_BITS} alone: leave bits out, or choose that strategy")
+        if self.server_momentum and self.strategy in TAKES_NUMBERS:
+            raise ValueError(
+                f"{self.strategy} moves no model: leave server_momentum out, or choose another strategy"
+            )
         if self.weights != "equal" and self.strategy in TAKES_NUMBERS:
             raise ValueError(
                 f"{self.strategy} adds numbers as they are: leave weights out, or choose a strategy that trains"

@@ -15,8 +15,17 @@ MEAN_BYTES = 8
 
 
 def snapshot_bytes(manifest: Manifest, number: int) -> int:
-    """Return the size of the snapshot after a round: the model, then the mean factors, one place a round."""
-    return manifest.parameters * PARAMETER_BYTES + number * MEAN_BYTES
+    """Return the size of the snapshot after a round: the model, then the mean factors, one place a round.
+
+    With momentum, the velocity is between them. There is none yet before the first round.
+    """
+    vectors = 2 if has_velocity(manifest, number) else 1
+    return vectors * manifest.parameters * PARAMETER_BYTES + number * MEAN_BYTES
+
+
+def has_velocity(manifest: Manifest, number: int) -> bool:
+    """Return whether the snapshot after a round has the velocity of the model."""
+    return manifest.server_momentum > 0 and number > 0
 
 
 def count_chunks(manifest: Manifest, number: int) -> int:

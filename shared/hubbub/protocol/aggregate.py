@@ -11,6 +11,10 @@ U = (mean α)·(mean D) as large as alpha_max allows. So every client clamps the
 and at least at a floor, so that a few tiny steps do not freeze the model for good. The first round, which has none
 before it, has a bound of its own. No entry of U is larger than the clamped mean.
 
+A run may have server momentum β. Then the model moves by v' = β·v + U instead of U. The velocity v is what it
+moved by in the round before, and zero at first. U is bounded as above, and over all later rounds moves the model
+by at most U/(1-β).
+
 All clients must hold the same θ to the bit. So U is one fixed sequence of elementwise float32 operations, and the
 means are 64-bit floats: IEEE 754 fixes the result of each operation, and numpy fuses none.
 """
@@ -62,6 +66,18 @@ def apply_sum_on(
     return updated
 
 
+def add_momentum(theta: Floats, stepped: Floats, velocity: Floats, momentum: float) -> tuple[Floats, Floats]:
+    """Return the next model and velocity, where a round's sums alone would make `theta` to `stepped`.
+
+    Tiny velocities become zero. Otherwise they would shrink to subnormal numbers, which a thread rounds to zero or
+    not, as its processor is set.
+    """
+    moved = velocity * np.float32(momentum)
+    moved += stepped - theta
+    moved[np.abs(moved) < LEAST_VELOCITY] = 0
+    return theta + moved, moved
+
+
 def are_sums_possible(
     signs_sum: NDArray[np.signedinteger],
     factors_sum: int,
@@ -78,6 +94,9 @@ def are_sums_possible(
     largest_factor = members * fixed_point.to_ring(fixed_point.alpha_max)
     return (largest_sign <= members * largest) & (0 <= factors_sum <= largest_factor)
 
+
+Floats = NDArray[np.float32]
+LEAST_VELOCITY = np.float32(1e-30)
 
 History = tuple[float, ...]
 """The clamped, non-zero means of the released rounds of a run, in order. As secret as the sums."""

@@ -27,13 +27,14 @@ TASK = QuickTask(PARAMETERS)
 
 
 @cache
-def _manifest(strategy: str, min_clients: int, wire: str) -> Manifest:
+def _manifest(strategy: str, min_clients: int, wire: str, momentum: float) -> Manifest:
     return make_manifest(
         strategy=strategy,
         wire=wire,
         q=2,
         rho=0.25,
         min_clients=min_clients,
+        server_momentum=momentum,
         parameters=PARAMETERS,
         task=TASK.name,
         rounds=ROUNDS,
@@ -46,7 +47,8 @@ def _manifest(strategy: str, min_clients: int, wire: str) -> Manifest:
 
 def play(history: History) -> Ledger:
     """Play a history from the first start to the end, and return what was seen and what must not be."""
-    return play_run(history, _manifest(history.strategy, history.min_clients, history.wire), TASK)
+    momentum = 0.5 if history.seed % 2 == 0 else 0.0
+    return play_run(history, _manifest(history.strategy, history.min_clients, history.wire, momentum), TASK)
 
 
 def play_run(history: History, manifest: Manifest, task: Task, plot: Plot = lambda *_: None) -> Ledger:

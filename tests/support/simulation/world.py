@@ -452,15 +452,8 @@ class World:
             ledger.note_sum(jobs.me, jobs.key, phase, members, release.values)
             return release
 
-        def advance_watched(
-            space: Workspace,
-            number: int,
-            theta: Theta,
-            accumulator: Theta,
-            memory: Theta | None,
-            history: aggregate.History,
-        ) -> None:
-            advance(space, number, theta, accumulator, memory, history)
+        def advance_watched(space: Workspace, number: int, theta: Theta, *rest: Any, **more: Any) -> None:
+            advance(space, number, theta, *rest, **more)
             ledger.note_model(_current_party(), number, digest(theta))
 
         def keep_watched(space: Workspace, number: int, learnt: Learnt) -> None:
@@ -468,8 +461,14 @@ class World:
             ledger.idle[_current_party(), number] = not learnt.update.any()
             keep_update(space, number, learnt)
 
-        def take_watched(space: Workspace, theta: Theta, history: aggregate.History, voucher: Voucher) -> None:
-            take(space, theta, history, voucher)
+        def take_watched(
+            space: Workspace,
+            theta: Theta,
+            history: aggregate.History,
+            voucher: Voucher,
+            velocity: Theta | None = None,
+        ) -> None:
+            take(space, theta, history, voucher, velocity)
             ledger.caught_up.add((_current_party(), voucher.round))
 
         patch.setattr(snapshots, "take", take_watched)

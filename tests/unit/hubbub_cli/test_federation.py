@@ -92,8 +92,9 @@ def test_every_party_has_its_identity_and_the_broker_knows_it_and_everybody_woul
         ("--strategy", "sec-union", "--block", 4),
         ("--strategy", "sec-union", "--q", 32, "--local-steps", 2000),
         ("--learning-rate", 2.5),
+        ("--server-momentum", 0.95),
     ],
-    ids=["plaintext", "two", "long", "blocks", "slow", "fast"],
+    ids=["plaintext", "two", "long", "blocks", "slow", "fast", "lasting"],
 )
 def test_what_a_policy_forbids_by_default_is_allowed_where_it_is_asked_for(
     make: Make, folder: Path, options: tuple[str | int, ...]

@@ -59,6 +59,7 @@ ASKED = {
     "rounds": 7,
     "local_steps": 3,
     "learning_rate": 0.5,
+    "server_momentum": 0.75,
     "weights": "samples",
     "max_samples": 500,
     "rho": 0.25,
@@ -96,7 +97,17 @@ def test_every_option_of_a_run_is_a_flag_and_a_field_of_the_manifest(roster: Pat
     assert {name: getattr(plain, name) for name in RunOptions().given()} == RunOptions().given()
     assert (plain.alpha_max, plain.target, plain.phase_timeout_s) == (16.0, None, 3600.0)
     assert (
-        not {"bits", "block", "number_bits", "learning_rate", "patience", "predecessor", "target", "weights"}
+        not {
+            "bits",
+            "block",
+            "number_bits",
+            "learning_rate",
+            "patience",
+            "predecessor",
+            "server_momentum",
+            "target",
+            "weights",
+        }
         & json.loads(draw_up(roster)).keys()
     )
 

@@ -372,7 +372,7 @@ def check_given(scene: Scene, number: int) -> None:
         for envelope in scene.parties[THIRD].heard
         if isinstance(envelope.body, SnapshotChunk) and envelope.round == number
     }
-    theta, history = snapshots.join(MANIFEST, [chunks[index] for index in sorted(chunks)], number=number)
+    theta, history, _ = snapshots.join(MANIFEST, [chunks[index] for index in sorted(chunks)], number=number)
     assert theta.tobytes() == scene.space_of().theta.tobytes()
     assert history == scene.space_of().history
     assert history, "the rounds of the scene move the model"

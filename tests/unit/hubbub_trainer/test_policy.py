@@ -8,7 +8,7 @@ import pytest
 
 from hubbub.errors import ConfigurationError
 from hubbub.ids import Role
-from hubbub.messages.manifest import CohortMember, Manifest, MetricClaim
+from hubbub.messages.manifest import TAKES_NUMBERS, CohortMember, Manifest, MetricClaim
 from hubbub.protocol.metrics import BINARY
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.trust.identity import Identity, new_identity
@@ -260,6 +260,7 @@ def test_a_rule_that_the_policy_can_lift_is_named_with_the_way_out() -> None:
         ("max_void_rounds", "max_void_rounds", 10, 11),
         ("local_steps", "max_local_steps", 1000, 1001),
         ("learning_rate", "max_learning_rate", 2.0, 2.5),
+        ("server_momentum", "max_server_momentum", 0.9, 0.95),
         ("alpha_max", "max_alpha_max", 16.0, 16.5),
         ("q", "max_q", 16, 17),
         ("kappa", "max_kappa", 10.0, 10.5),
@@ -308,6 +309,7 @@ def test_the_demo_may_do_everything_within_its_roster(strategy: str) -> None:
         "max_void_rounds": 1000,
         "local_steps": 10**6,
         "learning_rate": 1e9,
+        "server_momentum": 0.0 if strategy in TAKES_NUMBERS else 0.99,
         "alpha_max": 2.0**20,
         "q": 32,
     }

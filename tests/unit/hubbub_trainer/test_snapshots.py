@@ -55,11 +55,21 @@ def test_a_model_is_what_its_chunks_make(parameters: int) -> None:
     assert [len(chunk) for chunk in chunks] == [
         snapshots.chunk_size(manifest, NUMBER, index) for index in range(len(chunks))
     ]
-    joined, history = snapshots.join(manifest, chunks, number=NUMBER)
-    assert history == HISTORY
+    joined, history, velocity = snapshots.join(manifest, chunks, number=NUMBER)
+    assert (history, velocity) == (HISTORY, None)
     assert joined.dtype == np.float32
     assert joined.tobytes() == model.tobytes()
     joined += 1  # A model is worked with; a view of what arrived could not be.
+
+
+def test_the_velocity_of_a_run_with_momentum_travels_but_for_the_first_round() -> None:
+    manifest = make_manifest(parameters=N, chunk_bytes=256, server_momentum=0.5)
+    for number, kept in ((NUMBER, OTHER_MODEL.tobytes()), (0, None)):
+        chunks = list(snapshots.cut(manifest, MODEL, (), OTHER_MODEL, number=number))
+        assert len(chunks) == count_chunks(manifest, number)
+        joined, _, velocity = snapshots.join(manifest, chunks, number=number)
+        assert joined.tobytes() == MODEL.tobytes()
+        assert (None if velocity is None else velocity.tobytes()) == kept
 
 
 def test_every_bit_of_a_model_travels() -> None:
@@ -136,7 +146,7 @@ async def test_a_model_arrives_as_it_was_sent(tmp_path: Path) -> None:
     for _ in range(2):
         await receive(spool)
         read = snapshots.read(run_of(ME, spool=spool), PLACE, client=GIVER, number=NUMBER)
-        theta, history = snapshots.join(MANIFEST, read, number=NUMBER)
+        theta, history, _ = snapshots.join(MANIFEST, read, number=NUMBER)
         assert (theta.tobytes(), history) == (MODEL.tobytes(), HISTORY)
 
 
@@ -160,7 +170,7 @@ async def test_a_model_that_has_moved_on_is_not_sent_and_counts_only_if_some_of_
     *, applied: int, again: bool, left: bool
 ) -> None:
     outbox = Outbox()
-    space = SimpleNamespace(theta=MODEL, history=NO_HISTORY, applied=applied)
+    space = SimpleNamespace(theta=MODEL, history=NO_HISTORY, velocity=None, applied=applied)
 
     sent = await snapshots.send_snapshot(run_of(GIVER, outbox, space), SendSnapshot(ME, NUMBER, again=again))
 
@@ -229,6 +239,20 @@ def test_who_takes_a_peers_model_keeps_its_own_buffers_and_begins_with_a_new_opt
         assert each.memory is not None
         assert each.memory.tolist() == [0.5]
         assert not each.accumulator.any()
+
+
+def test_a_peers_velocity_is_taken_only_if_it_was_vouched_for(tmp_path: Path) -> None:
+    group, space = agree(), open_space(tmp_path)
+    group.advance_to(NUMBER)
+    found = model_hmac(group, digest(MODEL), HISTORY, OTHER_MODEL)
+    voucher = Voucher(round=NUMBER, released=NUMBER, model_hmac=found)
+    for wrong in (None, MODEL):
+        with pytest.raises(PeerError, match="not the model that was vouched for"):
+            snapshots.take(space, MODEL, HISTORY, voucher, wrong)
+    snapshots.take(space, MODEL, HISTORY, voucher, OTHER_MODEL)
+    for each in (space, reopened(space)):
+        assert each.velocity is not None
+        assert each.velocity.tobytes() == OTHER_MODEL.tobytes()
 
 
 def reopened(space: Workspace) -> Workspace:

@@ -112,6 +112,32 @@ def test_how_far_the_last_round_moved_the_model_is_known_after_a_restart(tmp_pat
             assert step is None or each.step == pytest.approx(step), "what is no number was moved infinitely far"
 
 
+def test_a_model_that_goes_on_by_itself_or_is_held_back_was_not_moved(tmp_path: Path) -> None:
+    """With momentum a model moves also if the sums are zero, and stands still if they undo its velocity."""
+    root = float(np.sqrt(INITIAL.size))
+    space = open_space(tmp_path)
+    space.advance(1, filled(1.0), filled(0.0), None, NO_HISTORY, velocity=filled(0.0))
+    # The model that the sums alone would give; the model; the velocity; the step that counts.
+    for number, alone, theta, velocity, step in (
+        (2, 3.0, 3.0, 2.0, 2 * root),
+        (3, 3.0, 4.0, 1.0, 0.0),
+        (4, 3.5, 4.0, 0.0, 0.0),
+        (5, 5.0, 5.0, 1.0, root),
+        (6, 7.0, 7.5, 2.5, 2 * root),
+    ):
+        space.conclude(number, concluded(alone), None, 0.5)
+        for each in (space, open_space(tmp_path)):
+            check_moved(each, theta, velocity)
+            assert each.step == pytest.approx(step), number
+        assert space._read_notes()[number]["model_sha256"] == space.digest_of(space.theta)
+
+
+def check_moved(space: Workspace, theta: float, velocity: float) -> None:
+    assert space.velocity is not None
+    np.testing.assert_array_equal(space.theta, filled(theta))
+    np.testing.assert_array_equal(space.velocity, filled(velocity))
+
+
 def test_the_newest_counts_if_the_older_could_not_be_taken_away(tmp_path: Path) -> None:
     space = open_space(tmp_path)
     older = (tmp_path / "state-000000.safetensors").read_bytes()

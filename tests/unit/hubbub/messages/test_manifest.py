@@ -102,6 +102,7 @@ OTHER_VALUES: dict[str, object] = {
     "task": "lenet",
     "local_steps": 3,
     "learning_rate": 0.25,
+    "server_momentum": 0.5,
     "weights": "samples",
     "max_samples": 10,
     "rounds": 3,
@@ -135,6 +136,7 @@ SUCCESSOR = json.loads(make_successor().canonical)
         ("ranges", []),
         ("learning_rate", None),
         ("patience", 0),
+        ("server_momentum", 0.0),
         ("weights", "equal"),
         ("max_samples", 1_000_000),
     ],
@@ -289,6 +291,14 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     **{
         f"a learning rate of {rate}": ({"learning_rate": rate}, "learning_rate: ")
         for rate in (0, -0.1, math.nan, math.inf, "0.1")
+    },
+    **{
+        f"a server momentum of {share}": ({"server_momentum": share}, "server_momentum: ")
+        for share in (-0.1, 0.991, math.nan, math.inf, "0.1")
+    },
+    **{
+        f"momentum of {strategy}": ({"server_momentum": 0.5, "strategy": strategy}, f"{strategy} moves no model")
+        for strategy in ("sum", "sparse-sum")
     },
     "timeout of 0": ({"phase_timeout_s": 0}, "phase_timeout_s: "),
     "timeout infinite": ({"phase_timeout_s": math.inf}, "phase_timeout_s: "),

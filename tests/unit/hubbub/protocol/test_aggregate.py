@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hubbub.errors import ConfigurationError, LocalError
-from hubbub.protocol.aggregate import FactorBounds, apply_sum, are_sums_possible, pack, unpack
+from hubbub.protocol.aggregate import FactorBounds, add_momentum, apply_sum, are_sums_possible, pack, unpack
 from hubbub.protocol.fixed_point import FixedPoint
 
 POINT = FixedPoint.for_cohort(5, 16.0)
@@ -54,6 +54,28 @@ def test_slices_step_like_the_whole_and_steps_that_cannot_be_are_refused() -> No
             apply_sum(theta, signs_sum, mean_factor, 5)
     with pytest.raises(LocalError, match="at least one member"):
         apply_sum(theta, signs_sum, 1.0, 0)
+
+
+def test_with_momentum_a_model_moves_by_the_new_step_and_a_part_of_its_last_movement() -> None:
+    theta, velocity, tenth = (np.array([value], dtype=np.float32) for value in (1.0, 0.3, 0.1))
+
+    updated, moved = add_momentum(theta, theta + tenth, velocity, 0.9)
+
+    step = np.float32(np.float32(1.0) + np.float32(0.1)) - np.float32(1.0)
+    assert moved.tolist() == [float(np.float32(0.3) * np.float32(0.9) + step)]
+    assert updated.tolist() == [float(np.float32(1.0) + moved[0])]
+    assert (theta.tolist(), velocity.tolist()) == ([1.0], [float(np.float32(0.3))]), "they are not changed"
+    assert updated.dtype == moved.dtype == np.float32
+
+
+def test_a_velocity_ends_before_it_is_too_small_to_be_normal() -> None:
+    """Threads differ in what they make of subnormal numbers, and clients must not."""
+    theta = np.zeros(2, dtype=np.float32)
+    velocity = np.array([1e-3, -1e-3], dtype=np.float32)
+    for _ in range(400):
+        _, velocity = add_momentum(theta, theta, velocity, 0.75)
+        assert not ((velocity != 0) & (np.abs(velocity) < np.finfo(np.float32).tiny)).any()
+    assert not velocity.any()
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,13 @@ import pytest
 from numpy.typing import NDArray
 
 from hubbub.errors import BadUpdate, PeerError, RejectReason
+from hubbub.messages.manifest import TAKES_NUMBERS
 from hubbub.parameters import Parameters
 from hubbub.protocol.costs import Headcount
 from hubbub.protocol.layout import Vector
 from hubbub.strategies import sums
 from hubbub.strategies.base import ClientInput, ClientRound, Conclusion, Release
-from hubbub.strategies.registry import find_strategy
+from hubbub.strategies.registry import STRATEGIES, find_strategy
 from support import strategy_rounds
 from support.refusals import refusing
 from support.strategy_rounds import N, add_up, draw, make_input, play, setting
@@ -368,3 +369,7 @@ def test_bits_are_those_of_a_secure_sum_with_and_without_dropout() -> None:
         bits = {"union": sent * N * 3, "values": sent * 77 * 64, "tags": sent * (192 + 84 * 64)}
         assert sparse.predict_bits(long, heads, 77) == bits
     assert sparse.union_size([Vector("values", 77, 2**32)]) == 77
+
+
+def test_a_manifest_knows_the_strategies_that_learn_nothing() -> None:
+    assert {name for name, strategy in STRATEGIES.items() if strategy.repeats} == set(TAKES_NUMBERS)

@@ -84,12 +84,45 @@ def test_client_whom_the_draw_leaves_without_samples_gets_a_batch() -> None:
     assert sorted(map(len, shares))[:30] == [64] * 30
 
 
+@pytest.mark.parametrize(("wanted", "clients"), [(2, 5), (1, 10), (2, 7), (4, 3), (10, 4)])
+def test_every_client_has_so_many_classes_and_all_samples_are_dealt_each_once(wanted: int, clients: int) -> None:
+    shares = deal_all(f"classes:{wanted}", clients=clients)
+
+    classes = [set(LABELS[share].tolist()) for share in shares]
+    assert [len(each) for each in classes] == [wanted] * clients
+    even = deal_all("iid", clients=clients)
+    assert np.array_equal(np.sort(np.concatenate(shares)), np.sort(np.concatenate(even)))
+    for label in range(10):
+        parts = [np.count_nonzero(LABELS[share] == label) for share in shares if (LABELS[share] == label).any()]
+        assert max(parts) - min(parts) <= 1, "who have a class have equal parts of it"
+    assert np.count_nonzero(np.diff(LABELS[shares[0]].astype(int))) > wanted - 1 or wanted == 1, "in random order"
+
+
+def test_the_seed_alone_decides_which_classes_a_client_has() -> None:
+    def classes_of(seed: int) -> list[set[int]]:
+        return [set(LABELS[share].tolist()) for share in deal_all("classes:2", seed=seed)]
+
+    first, again = deal_all("classes:2"), deal_all("classes:2")
+    assert list(map(digest, first)) == list(map(digest, again))
+    assert len({str(classes_of(seed)) for seed in range(5)}) == 5
+
+
+def test_classes_that_no_client_would_have_or_nobody_can_share_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"at least 4 classes, .* and at most 10"):
+        deal_all("classes:3", clients=3)
+    with pytest.raises(ConfigurationError, match="classes:11 does not fit"):
+        deal_all("classes:11")
+    with pytest.raises(DataError, match=r"class \d has \d training samples for 10 clients"):
+        deal_all("classes:2", labels=LABELS[:70], clients=50)
+
+
 def test_a_partition_prints_as_it_is_written_and_other_text_is_refused(subtests: pytest.Subtests) -> None:
-    for text in ("iid", "dirichlet:0.5", "dirichlet:100"):
+    for text in ("iid", "dirichlet:0.5", "dirichlet:100", "classes:2"):
         assert str(Partition.parse(text)) == text
     for text in [
         *("", "IID", "even", "iid:1", "dirichlet", "dirichlet:", "dirichlet:x", "dirichlet:0.5:2"),
         *("dirichlet:0", "dirichlet:-1", "dirichlet:nan", "dirichlet:inf", "dirichlet:1e-300"),
+        *("classes", "classes:", "classes:0", "classes:-1", "classes:2.5", "classes:1000", "classes:x"),
     ]:
         said = f"no partition '{text}': choose iid, or dirichlet:A"
         with subtests.test(text), pytest.raises(ConfigurationError, match=said):
@@ -97,7 +130,7 @@ def test_a_partition_prints_as_it_is_written_and_other_text_is_refused(subtests:
 
 
 def test_a_client_outside_of_the_cohort_or_without_samples_is_refused() -> None:
-    for partition in (Partition(), Partition(0.5)):
+    for partition in (Partition(), Partition(0.5), Partition(classes=2)):
         with pytest.raises(ConfigurationError, match="no client 5 among 5"):
             partition.deal(LABELS, index=5, clients=5, seed=7)
         with pytest.raises(DataError, match="too few for 6 clients"):
