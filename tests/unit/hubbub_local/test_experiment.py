@@ -19,7 +19,7 @@ from hubbub.protocol.metrics import Metric, Scores
 from hubbub_coordinator.accounts import Account
 from hubbub_local import simulate
 from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
-from hubbub_trainer.learning.task import Theta, Training, flatten_tensors
+from hubbub_trainer.learning.task import Theta, Training, flatten_tensors, name_tensors
 from hubbub_trainer.learning.torch_task import Batch, Data, Site, TorchTask
 from hubbub_trainer.saved_model import Headline
 from hubbub_trainer.workspace import digest
@@ -170,6 +170,10 @@ def test_clients_share_a_body_and_keep_their_heads(strategy: str) -> None:
     assert result.model.shape == (20,), "N is the body's"
     assert result.tensors().keys() == {"body.weight", "body.bias", "head.weight", "head.bias"}
     assert np.array_equal(flatten_tensors(result.task, result.tensors()), result.model), "as --resume reads it"
+    untrained = name_tensors(result.task, result.model, seed=result.manifest.seed, buffers={})
+    assert not np.array_equal(result.tensors()["head.weight"], untrained["head.weight"]), (
+        "the client's own is saved"
+    )
     assert result.metrics["accuracy"] > 0.8
     assert one_head.metrics["accuracy"] < 0.7
 
