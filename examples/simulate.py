@@ -26,7 +26,7 @@ class Wine(TorchTask):
 
     def model(self) -> torch.nn.Module:
         """Make a network with one hidden layer."""
-        return torch.nn.Sequential(torch.nn.Linear(FEATURES, 16), torch.nn.ReLU(), torch.nn.Linear(16, CULTIVARS))
+        return torch.nn.Sequential(torch.nn.Linear(FEATURES, 32), torch.nn.ReLU(), torch.nn.Linear(32, CULTIVARS))
 
     def data(self, site: Site) -> Data:
         """Return this laboratory's bottles, every third; every fourth of them is for testing."""
