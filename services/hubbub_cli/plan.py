@@ -260,5 +260,8 @@ def plan(
     answer = planner.plan(question, servers_learn=servers_learn)
     if as_json:
         typer.echo(json.dumps(write_plan(answer), indent=2))
-    else:
-        print_plan(answer, Console())
+        return
+    console = Console()
+    print_plan(answer, console)
+    if chosen := planner.explain_choices(find_strategy("sec-union"), question.run, rho=rho, q=q):
+        console.print(f"{chosen}.", highlight=False)

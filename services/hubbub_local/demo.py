@@ -14,7 +14,7 @@ from rich.console import Console
 
 from hubbub.errors import ConfigurationError, ProtocolError
 from hubbub.messages.manifest import Manifest
-from hubbub.strategies.planner import recommend
+from hubbub.strategies.planner import explain_choices, recommend
 from hubbub.strategies.registry import find_strategy
 from hubbub.strategies.shared_mask import ONE_BIT
 from hubbub.strategies.unions import REVEALS
@@ -203,7 +203,8 @@ def _warn(manifest: Manifest, console: Console) -> None:
 
 def _introduce(options: DemoOptions, task: Task, manifest: Manifest, console: Console) -> None:
     why = "" if options.strategy else f" (recommended: {recommend(manifest.parameters).reason})"
-    share = f", ρ = {manifest.rho:g}" if find_strategy(manifest.strategy).uses_rho else ""
+    strategy = find_strategy(manifest.strategy)
+    share = f", ρ = {manifest.rho:g}" if strategy.uses_rho else ""
     rate = "" if manifest.learning_rate is None else f", learning rate {manifest.learning_rate:g}"
     if manifest.server_momentum:
         rate += f", server momentum {manifest.server_momentum:g}"
@@ -217,3 +218,5 @@ def _introduce(options: DemoOptions, task: Task, manifest: Manifest, console: Co
         highlight=False,
         style="dim",
     )
+    if chosen := explain_choices(strategy, manifest.protocol_parameters, rho=options.rho, q=options.q):
+        console.print(f"{chosen}.", highlight=False, style="dim")

@@ -237,6 +237,16 @@ def choose_q(strategy: Strategy, run: Parameters) -> int:
     return next(q for q in count(1) if expect_union(strategy, replace(run, q=q)).lost_share <= MOST_LOST)
 
 
+def explain_choices(strategy: Strategy, run: Parameters, *, rho: float | None, q: int | None) -> str:
+    """Return the reasons for a run's ρ and q, where they are not the usual ones and none was asked for."""
+    reasons = []
+    if rho is None and strategy.uses_rho and run.rho > strategy.usual_rho:
+        reasons.append(f"ρ = {run.rho:g} is chosen because the model is small")
+    if q is None and strategy.support == "lossy union" and run.q > 1:
+        reasons.append(f"q = {run.q} is chosen because less would lose more than {MOST_LOST:.0%} of the indices")
+    return "; ".join(reasons)
+
+
 def describe_risks(strategy: Strategy, run: Parameters) -> str:
     """Return the warnings about a run that may learn slowly or not at all; nothing if there are none."""
     return ". ".join(

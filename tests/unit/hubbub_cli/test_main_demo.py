@@ -220,6 +220,17 @@ def test_a_warning_of_the_task_is_shown_at_the_end(tmp_path: Path, quiet: Hubbub
     assert "`schedule` ends at less than 0.5 of its median" in done.err
 
 
+def test_why_rho_and_q_were_chosen_is_said_unless_they_were_given(tmp_path: Path, quiet: Hubbub) -> None:
+    options = ("--strategy", "sec-union", "--clients", "4", "--rounds", "1")
+    _, chosen = run_demo(tmp_path, *options, hubbub=quiet)
+    _, given = run_demo(tmp_path, *options, "--rho", "0.4", "--q", "2", hubbub=quiet)
+
+    assert "ρ = 0.3334 is chosen because the model is small; q = 2 is chosen because less would lose" in " ".join(
+        chosen.split()
+    )
+    assert "is chosen" not in given
+
+
 @pytest.mark.parametrize(("strategy", "shown"), [("fedavg", False), ("sum", False), ("no-union", True)])
 def test_a_share_that_a_strategy_does_not_use_is_not_shown(
     strategy: str, tmp_path: Path, quiet: Hubbub, *, shown: bool

@@ -74,6 +74,13 @@ def test_sums_in_long_words_are_planned_with_their_tags(hubbub: Hubbub) -> None:
     assert {name for name, row in long.items() if row != short[name]} == {"sum", "sparse-sum"}
 
 
+def test_a_plan_says_why_rho_and_q_were_chosen_unless_they_were_given(hubbub: Hubbub) -> None:
+    options = ("--params", "300", "--clients", "10")
+    assert "ρ = 0.3334 is chosen because the model is small; q = 2 is" in hubbub("plan", *options).joined
+    assert "is chosen" not in hubbub("plan", *options, "--rho", "0.4", "--q", "2").joined
+    assert read_json(hubbub, "--params", "61706")[0]["mask_rho"] == 0.03
+
+
 def test_what_a_scored_round_takes_besides_is_said(hubbub: Hubbub) -> None:
     (verified, _), (plain, _) = (read_json(hubbub, "--wire", "paper", *tags) for tags in ((), ("--no-tags",)))
 
