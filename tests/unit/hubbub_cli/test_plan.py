@@ -78,7 +78,8 @@ def test_a_plan_says_why_rho_and_q_were_chosen_unless_they_were_given(hubbub: Hu
     options = ("--params", "300", "--clients", "10")
     assert "ρ = 0.3334 is chosen because the model is small; q = 2 is" in hubbub("plan", *options).joined
     assert "is chosen" not in hubbub("plan", *options, "--rho", "0.4", "--q", "2").joined
-    assert read_json(hubbub, "--params", "61706")[0]["mask_rho"] == 0.03
+    answer = json.loads(hubbub("plan", "--params", "61706", "--json").check_done())
+    assert (answer["rho"], answer["mask_rho"]) == (0.1, 0.03)
 
 
 def test_what_a_scored_round_takes_besides_is_said(hubbub: Hubbub) -> None:
