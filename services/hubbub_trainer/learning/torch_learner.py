@@ -92,7 +92,8 @@ def pack(local: StateDict, optimiser: torch.optim.Optimizer | None) -> Theta | N
                 )
     if not found:
         return None
-    content = save({name: each.detach().cpu().contiguous().clone() for name, each in found.items()})
+    # The momentum of sparse gradients is sparse at first.
+    content = save({name: each.detach().cpu().to_dense().contiguous().clone() for name, each in found.items()})
     padding = bytes(-len(content) % _WORD_BYTES)
     return np.frombuffer(len(content).to_bytes(_LENGTH_BYTES, "little") + content + padding, dtype="<f4").copy()
 
@@ -430,6 +431,10 @@ class TorchLearner(AdjustableLearner):
             )
         loss.backward()  # type: ignore[no-untyped-call]  # So torch has it.
         if self._task.max_gradient_norm is not None:
+            for each in self._model.parameters():
+                if each.grad is not None:
+                    # torch cannot clip sparse ones.
+                    each.grad = each.grad.to_dense()
             held.clear_gradients()
             nn.utils.clip_grad_norm_(self._model.parameters(), self._task.max_gradient_norm)
         optimiser.step()
