@@ -238,8 +238,10 @@ def choose_q(strategy: Strategy, run: Parameters) -> int:
 
 
 def explain_choices(strategy: Strategy, run: Parameters, *, rho: float | None, q: int | None) -> str:
-    """Return the reasons for a run's ρ and q, where they are not the usual ones and none was asked for."""
+    """Return the reasons for a run's ρ and q if they are not the usual ones, or not what was asked for."""
     reasons = []
+    if rho is not None and not strategy.uses_rho:
+        reasons.append(f"ρ = {rho:g} has no effect: {strategy.name} takes all parameters")
     if rho is None and strategy.uses_rho and run.rho > strategy.usual_rho:
         reasons.append(f"ρ = {run.rho:g} is chosen because the model is small")
     if q is None and strategy.support == "lossy union" and run.q > 1:
