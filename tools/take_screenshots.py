@@ -28,7 +28,6 @@ from hubbub_local.demo import draw_up
 from hubbub_local.federation import Federation, start_federation
 from hubbub_local.options import DemoOptions
 from hubbub_local.serving import Dashboard, open_dashboard, reserve_port
-from hubbub_trainer.learning.datasets import default_cache_folder
 from hubbub_trainer.learning.registry import load_task
 from hubbub_trainer.planning import draw_up_manifest
 
@@ -75,7 +74,7 @@ class Show:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._task = load_task("lenet", data=OPTIONS.data, cache_folder=default_cache_folder())
+        self._task = load_task("lenet", data=OPTIONS.data)
         first, self._parties = draw_up(OPTIONS, self._task)
         self._manifest = first
         self._accident = Accident(0, lambda: None)

@@ -408,8 +408,7 @@ def _compare_clocks(ahead_s: float | None, found: Findings) -> None:
 
 def check_tasks(target: DoctorTarget, found: Findings) -> None:
     """Import the data owner's own tasks, as its trainer does at its start."""
-    from hubbub_trainer.learning.datasets import default_cache_folder  # noqa: PLC0415  (Only a client has tasks.)
-    from hubbub_trainer.learning.registry import (  # noqa: PLC0415
+    from hubbub_trainer.learning.registry import (  # noqa: PLC0415  (Only a client has tasks.)
         Shelf,
         find_task,
         list_places,
@@ -423,7 +422,7 @@ def check_tasks(target: DoctorTarget, found: Findings) -> None:
     data = target.settings.get("data", "auto")
     try:
         own = [find_task(place, data=data) for place in places]
-        Shelf(own, partial(load_task, data=data, cache_folder=default_cache_folder()))
+        Shelf(own, partial(load_task, data=data))
     except ConfigurationError as error:
         found.fail("task", str(error), f"correct the task, or {target.variable('task')}")
     else:

@@ -52,11 +52,10 @@ def new_federation(
     """
     from hubbub.crypto.sealing import Kem  # noqa: PLC0415  (Help should not wait for numpy.)
     from hubbub_cli import federation_folder as kept  # noqa: PLC0415
-    from hubbub_trainer.learning.datasets import default_cache_folder  # noqa: PLC0415
     from hubbub_trainer.learning.registry import choose_task  # noqa: PLC0415
     from hubbub_trainer.planning import draw_up_manifest, find_warning  # noqa: PLC0415
 
-    chosen = choose_task(task, data="auto", cache_folder=default_cache_folder(), announce=lambda _: None)
+    chosen = choose_task(task)
     parties = kept.name_parties(clients=clients, aggregators=aggregators)
     there = kept.read_federation(folder, parties)
     if there:

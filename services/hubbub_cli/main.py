@@ -179,12 +179,11 @@ def new_manifest(
     """Draw up a manifest where the task is installed; `hubbub run submit` begins the run."""
     from hubbub.trust.roster import read_roster  # noqa: PLC0415  (Help should not wait for numpy.)
     from hubbub.trust.succession import read_endorsement  # noqa: PLC0415
-    from hubbub_trainer.learning.datasets import default_cache_folder  # noqa: PLC0415
     from hubbub_trainer.learning.registry import choose_task  # noqa: PLC0415
     from hubbub_trainer.planning import draw_up_manifest, find_warning  # noqa: PLC0415
 
     manifest = draw_up_manifest(
-        choose_task(task, data="auto", cache_folder=default_cache_folder(), announce=lambda _: None),
+        choose_task(task),
         options,
         roster=read_roster(roster),
         clients=_split(clients),

@@ -68,15 +68,12 @@ def export_model(
     ] = SAFETENSORS,
 ) -> None:
     """Write a model by the names of its parameters, readable without Hubbub."""
-    from hubbub_trainer.learning.datasets import default_cache_folder  # noqa: PLC0415
     from hubbub_trainer.learning.registry import choose_task  # noqa: PLC0415
     from hubbub_trainer.learning.task import name_tensors  # noqa: PLC0415
     from hubbub_trainer.saved_model import choose_model  # noqa: PLC0415  (Help should not wait for numpy.)
 
     kept = choose_model(folder, run, best=best)
-    loaded = choose_task(
-        task or kept.task, data="auto", cache_folder=default_cache_folder(), announce=lambda _: None
-    )
+    loaded = choose_task(task or kept.task)
     if loaded.name != kept.task:
         raise ConfigurationError(f"the model is of task {kept.task!r}, and --task is {loaded.name!r}")
     arrays = name_tensors(loaded, kept.theta, seed=kept.seed, buffers=kept.buffers)

@@ -24,7 +24,6 @@ from hubbub_local.federation import Federation, Parties, make_parties, start_fed
 from hubbub_local.options import DemoOptions, SimulationOptions
 from hubbub_local.report import draw_report, write_report
 from hubbub_local.task_wrappers import ContinuedTask
-from hubbub_trainer.learning.datasets import default_cache_folder
 from hubbub_trainer.learning.registry import TASKS_IN_TORCH, Shelf, choose_task, is_place, load_task, try_task
 from hubbub_trainer.learning.task import HasOwnPace, Task, require
 from hubbub_trainer.planning import draw_up_manifest, find_warning
@@ -68,16 +67,8 @@ async def run_demo(options: DemoOptions, console: Console) -> None:
         raise ConfigurationError("--resume begins with the model in a folder: name it with --out")
     _check_installed(options)
     announcements: list[str] = []
-    task = choose_task(
-        options.task,
-        data=options.data,
-        cache_folder=default_cache_folder(),
-        announce=announcements.append,
-        partition=options.partition,
-    )
-    load = partial(
-        load_task, data=options.data, cache_folder=default_cache_folder(), announce=announcements.append
-    )
+    task = choose_task(options.task, data=options.data, announce=announcements.append, partition=options.partition)
+    load = partial(load_task, data=options.data, announce=announcements.append)
     out = DemoFolder(options.out, task, seed=options.seed, resume=options.resume) if options.out else None
     if out and out.begun:
         task = ContinuedTask(task, out.begun.theta)

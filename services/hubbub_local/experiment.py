@@ -26,7 +26,6 @@ from hubbub_local.demo import NOT_SCORED, draw_secret_seed, draw_up
 from hubbub_local.federation import describe_end, start_federation
 from hubbub_local.options import SimulationOptions
 from hubbub_local.task_wrappers import ContinuedTask
-from hubbub_trainer.learning.datasets import default_cache_folder
 from hubbub_trainer.learning.registry import adopt_task, choose_task, is_place, refuse_partition, try_task
 from hubbub_trainer.learning.task import Arrays, Task, Theta, check_theta, name_tensors
 from hubbub_trainer.saved_model import KeptModel
@@ -232,13 +231,7 @@ def _read_options(options: Mapping[str, Any]) -> SimulationOptions:
 def _load(task: object, options: SimulationOptions, announce: Callable[[str], None]) -> Task:
     """Load a task; one that does not come with Hubbub is tried on one batch."""
     if isinstance(task, str | Path):
-        loaded = choose_task(
-            str(task),
-            data=options.data,
-            cache_folder=default_cache_folder(),
-            announce=announce,
-            partition=options.partition,
-        )
+        loaded = choose_task(str(task), data=options.data, announce=announce, partition=options.partition)
         if not is_place(str(task)):
             return loaded
     else:

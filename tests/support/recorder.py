@@ -21,9 +21,10 @@ from hubbub.parameters import Parameters
 from hubbub.protocol import unions
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.ring import Residues, residue_type
+from hubbub.protocol.unions import Signs
 from hubbub.strategies.base import ClientInput, ClientRound
 from hubbub.strategies.secure import SecureRound, SecureStrategy
-from hubbub.strategies.unions import SIGNS, BlockRound, Signs
+from hubbub.strategies.unions import SIGNS, BlockRound
 from hubbub.strategies.verified import VerifiedRound
 from hubbub.transport.base import Address, Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport

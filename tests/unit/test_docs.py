@@ -119,7 +119,6 @@ def test_all_that_a_page_names_exists(subtests: pytest.Subtests) -> None:
             modules = {span for span in page.spans if re.fullmatch(r"hubbub(_[a-z]+)?(\.[a-z_]+)+", span)}
             started = {name for line in page.commands for name in re.findall(r"python -m (hubbub_\w+)", line)}
             made = {word for line in page.commands if line.startswith("make ") for word in shlex.split(line)[1:]}
-            links = re.findall(r"\]\(([^)\s]+)\)", page.prose)
 
             assert [path for path in files if not (ROOT / path).exists()] == []
             modules |= {f"{name}.__main__" for name in started}
@@ -130,6 +129,14 @@ def test_all_that_a_page_names_exists(subtests: pytest.Subtests) -> None:
             for call in calls_of_hubbub(page):
                 used = {word.split("=")[0] for word in call if word.startswith("-")}
                 assert used - options_of(call[: first_option(call)]) == set(), call
+
+
+def test_every_link_leads_to_a_file_and_a_heading(subtests: pytest.Subtests) -> None:
+    below = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.md"))]
+    for path in [*sorted(ROOT.glob("*.md")), *below]:
+        page = read(path)
+        with subtests.test(str(path.relative_to(ROOT))):
+            links = re.findall(r"\]\(([^)\s]+)\)", page.prose)
             assert [link for link in links if not link.startswith("https://") and not resolves(page, link)] == []
 
 

@@ -21,7 +21,6 @@ from hubbub_local.figures import require_matplotlib
 from hubbub_local.reproduce.plan import Method, Plan, Settings
 from hubbub_local.reproduce.records import Results, RoundRecord, RunRecord, open_results
 from hubbub_local.reproduce.report import REPORT, write_report
-from hubbub_trainer.learning.datasets import default_cache_folder
 from hubbub_trainer.learning.registry import load_task
 from hubbub_trainer.learning.task import Task
 
@@ -64,7 +63,6 @@ def load_task_of(settings: Settings, console: Console) -> Task:
     return load_task(
         settings.task,
         data=settings.data,
-        cache_folder=default_cache_folder(),
         announce=console.print,
         partition=settings.partition,
     )

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from copy import copy
 from functools import cached_property
 from threading import Lock
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +18,7 @@ from hubbub_trainer.flower.driver import Driver, Evaluated, Keys, Place, Setting
 from hubbub_trainer.flower.layout import Arrays, Kept, Layout
 from hubbub_trainer.learning.task import (
     ProgressCallback,
+    RoundLearner,
     TaskFailed,
     Theta,
     Training,
@@ -171,7 +171,7 @@ class FlowerTask:
         return found
 
 
-class FlowerLearner:
+class FlowerLearner(RoundLearner):
     """Learner of one Flower client. It keeps no model: local state between rounds is in the memory."""
 
     def __init__(
@@ -196,14 +196,6 @@ class FlowerLearner:
         self._keys = keys
         self._samples: int | None = None
         self._examples: int | None = None
-        # Numbers of the round and of all rounds; without them this client's own trainings are counted.
-        self.place: tuple[int, int] | None = None
-
-    def in_round(self, number: int, rounds: int) -> Self:
-        """Return a learner of the same client, which is told that this is round `number` of `rounds`."""
-        changed = copy(self)
-        changed.place = number, rounds
-        return changed
 
     @property
     def samples(self) -> int:
@@ -244,6 +236,7 @@ class FlowerLearner:
         check_theta(theta, self._layout.parameters)
         kept = self._recall(memory)
         progress(0, steps)
+        # Outside a run this client's own trainings are counted.
         number, rounds = self.place or (kept.round + 1, None)
         length = {} if rounds is None else {"rounds": rounds}
         told = self._tell(number, **length, local_steps=steps, seed=seed % _SEEDS)

@@ -23,6 +23,7 @@ from typing import Any, TypeGuard
 from hubbub.errors import ConfigurationError, HubbubError
 from hubbub.protocol.metrics import check_metrics
 from hubbub_trainer.learning.batches import Partition
+from hubbub_trainer.learning.datasets import default_cache_folder
 from hubbub_trainer.learning.networks import AlexnetTask, LenetTask
 from hubbub_trainer.learning.source import note_source
 from hubbub_trainer.learning.synthetic import DEFAULT_PARAMETERS, SyntheticTask
@@ -39,8 +40,8 @@ USUAL_NAMES = ("Task", "task")
 def load_task(
     name: str,
     *,
-    data: str,
-    cache_folder: Path,
+    data: str = "auto",
+    cache_folder: Path | None = None,
     announce: Callable[[str], None] = lambda _line: None,
     partition: str = "iid",
 ) -> Task:
@@ -48,13 +49,13 @@ def load_task(
 
     `data` chooses the data of tasks that have a choice, `partition` how clients share them (such as `iid`,
     `dirichlet:0.5` or `classes:2`), `announce` is given lines for the user. Nothing is loaded or fetched before
-    the first learner is made.
+    the first learner is made; what is fetched is kept in `cache_folder`, by default the user's own.
     """
-    sharing = Partition.parse(partition)
+    sharing, cache = Partition.parse(partition), cache_folder or default_cache_folder()
     if name == "lenet":
-        return LenetTask(data=data, cache_folder=cache_folder, announce=announce, partition=sharing)
+        return LenetTask(data=data, cache_folder=cache, announce=announce, partition=sharing)
     if name == "alexnet":
-        return AlexnetTask(data=data, cache_folder=cache_folder, announce=announce, partition=sharing)
+        return AlexnetTask(data=data, cache_folder=cache, announce=announce, partition=sharing)
     kind, separator, parameters = name.partition(":")
     if kind == "synthetic" and (not separator or (parameters.isascii() and parameters.isdecimal())):
         if sharing != Partition():
@@ -216,13 +217,17 @@ def _say_why(place: str, error: Exception) -> ConfigurationError:
 
 
 def choose_task(
-    wanted: str, *, data: str, cache_folder: Path, announce: Callable[[str], None], partition: str = "iid"
+    wanted: str,
+    *,
+    data: str = "auto",
+    announce: Callable[[str], None] = lambda _line: None,
+    partition: str = "iid",
 ) -> Task:
     """Load the task that an operator asks for: one of Hubbub's by its name, or their own by its place."""
     if is_place(wanted):
         refuse_partition(wanted, partition)
         return find_task(wanted, data=data)
-    return load_task(wanted, data=data, cache_folder=cache_folder, announce=announce, partition=partition)
+    return load_task(wanted, data=data, announce=announce, partition=partition)
 
 
 def refuse_partition(name: str, partition: str) -> None:

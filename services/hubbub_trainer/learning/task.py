@@ -168,6 +168,19 @@ class FollowsRounds(Protocol):
         """
 
 
+class RoundLearner:
+    """Base class that implements `FollowsRounds` for a learner whose `train` looks at `place`."""
+
+    place: tuple[int, int] | None = None
+    """Numbers of the round and of all rounds; None outside a run."""
+
+    def in_round(self, number: int, rounds: int) -> Self:
+        """Return a learner on the same data that trains as in round `number`, from 1, of `rounds`."""
+        changed = copy(self)
+        changed.place = number, rounds
+        return changed
+
+
 @runtime_checkable
 class HasLearningRate(Protocol):
     """A task whose learning rate can be told without its data."""

@@ -16,10 +16,9 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -38,6 +37,7 @@ from hubbub_trainer.learning.task import (
     AdjustableLearner,
     Arrays,
     ProgressCallback,
+    RoundLearner,
     TaskFailed,
     Theta,
     Training,
@@ -92,7 +92,8 @@ def pack(local: StateDict, optimiser: torch.optim.Optimizer | None) -> Theta | N
                 )
     if not found:
         return None
-    content = save({name: each.detach().cpu().contiguous().clone() for name, each in found.items()})
+    # The momentum of sparse gradients is sparse at first.
+    content = save({name: each.detach().cpu().to_dense().contiguous().clone() for name, each in found.items()})
     padding = bytes(-len(content) % _WORD_BYTES)
     return np.frombuffer(len(content).to_bytes(_LENGTH_BYTES, "little") + content + padding, dtype="<f4").copy()
 
@@ -347,8 +348,8 @@ def _move(batch: Batch, device: torch.device) -> Batch:
             return batch
 
 
-class TorchLearner(AdjustableLearner):
-    """One client's side of a user's task."""
+class TorchLearner(AdjustableLearner, RoundLearner):
+    """One client's side of a user's task. Outside a run its schedule is not asked."""
 
     def __init__(self, task: TorchTask, model: nn.Module, training: _Table, test: _Table | None) -> None:
         self._task = task
@@ -364,14 +365,6 @@ class TorchLearner(AdjustableLearner):
         # Buffers and personal parameters; a round without a memory begins with their first values.
         self._local: StateDict = {**dict(model.named_buffers()), **personal}
         self._first = {name: each.detach().clone() for name, each in self._local.items()}
-        # Numbers of the round and of all rounds; without them the schedule is not asked.
-        self.place: tuple[int, int] | None = None
-
-    def in_round(self, number: int, rounds: int) -> Self:
-        """Return a learner on the same data whose learning rate is that of this round."""
-        changed = copy(self)
-        changed.place = number, rounds
-        return changed
 
     @property
     def samples(self) -> int:
@@ -430,6 +423,10 @@ class TorchLearner(AdjustableLearner):
             )
         loss.backward()  # type: ignore[no-untyped-call]  # So torch has it.
         if self._task.max_gradient_norm is not None:
+            for each in self._model.parameters():
+                if each.grad is not None:
+                    # torch cannot clip sparse ones.
+                    each.grad = each.grad.to_dense()
             held.clear_gradients()
             nn.utils.clip_grad_norm_(self._model.parameters(), self._task.max_gradient_norm)
         optimiser.step()

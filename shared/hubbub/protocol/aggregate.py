@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.errors import ConfigurationError, LocalError
-from hubbub.protocol.compression import Indices
+from hubbub.protocol.compression import Floats, Indices
 from hubbub.protocol.fixed_point import FixedPoint
 
 
@@ -95,7 +95,6 @@ def are_sums_possible(
     return (largest_sign <= members * largest) & (0 <= factors_sum <= largest_factor)
 
 
-Floats = NDArray[np.float32]
 LEAST_VELOCITY = np.float32(1e-30)
 
 History = tuple[float, ...]

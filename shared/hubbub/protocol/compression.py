@@ -19,7 +19,8 @@ from hubbub.errors import BadUpdate, ConfigurationError
 from hubbub.ids import AlphaRule
 from hubbub.protocol.packing import BLOCK
 
-Floats = NDArray[np.float32] | NDArray[np.float64]
+Floats = NDArray[np.float32]
+AnyFloats = NDArray[np.float32] | NDArray[np.float64]
 Indices = NDArray[np.int64]
 """Coordinates of θ, ascending."""
 
@@ -49,7 +50,7 @@ def count_kept(n: int, rho: float) -> int:
     return k
 
 
-def top_k(x: Floats, k: int) -> Indices:
+def top_k(x: AnyFloats, k: int) -> Indices:
     """Find the k elements of largest magnitude, in O(N); indices ascend."""
     if not 1 <= k <= x.size:
         raise ConfigurationError(f"cannot keep {k} of {x.size} elements")
@@ -70,7 +71,7 @@ def top_binary(x: NDArray[np.float32], k: int, *, rule: AlphaRule = "norm") -> T
     return TopBinary(alpha=scaling_factor(x, np.flatnonzero(signs), rule=rule), signs=signs)
 
 
-def scaling_factor(x: NDArray[np.float32], chosen: Indices, *, rule: AlphaRule = "norm") -> float:
+def scaling_factor(x: Floats, chosen: Indices, *, rule: AlphaRule = "norm") -> float:
     """Compute α for these chosen entries; 0 if there are none.
 
     `norm` is the paper's: ‖X‖₂ over the root of their number, which preserves the norm of X. `mean` is their mean
@@ -91,14 +92,14 @@ def accumulate_error(x: NDArray[np.float32], sent_alpha: float, signs: NDArray[n
     return error
 
 
-def check_finite(x: Floats) -> None:
+def check_finite(x: AnyFloats) -> None:
     """Raise `BadUpdate` if an entry is NaN or infinite."""
     for start in range(0, x.size, BLOCK):
         if not np.isfinite(x[start : start + BLOCK]).all():
             raise BadUpdate("the update holds NaN or infinity; look at the learning rate and the data")
 
 
-def squared_norm(x: Floats) -> float:
+def squared_norm(x: AnyFloats) -> float:
     """Compute ‖X‖₂² in double precision, as a fixed sequence of additions.
 
     BLAS (np.dot, np.linalg.norm) adds in an order that depends on its threads, and so do the last bits of its

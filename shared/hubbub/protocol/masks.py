@@ -22,12 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.errors import ConfigurationError, LocalError
-from hubbub.protocol.compression import Indices, scaling_factor
+from hubbub.protocol.compression import Floats, Indices, scaling_factor
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.packing import check_modulus
 from hubbub.protocol.ring import RandomStream, word_type
-
-Floats = NDArray[np.float32]
 
 DEFAULT_BITS = 2
 SPREAD = {1: 1.0, 2: 2.2, 3: 3.0, 4: 4.0}

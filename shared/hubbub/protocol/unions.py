@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from hubbub.errors import ConfigurationError
 from hubbub.ids import AlphaRule
 from hubbub.protocol import compression
-from hubbub.protocol.compression import Indices
+from hubbub.protocol.compression import Floats, Indices
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.packing import BLOCK, check_modulus
 from hubbub.protocol.ring import RandomStream, sample, word_type
@@ -94,7 +94,6 @@ def are_counts_possible(counts: Digits, members: int) -> bool:
 MAX_BLOCK = 1024
 """The union then takes a thousandth of N marks: larger blocks save nothing, and only make V coarser."""
 
-Floats = NDArray[np.float32]
 Signs = NDArray[np.int8]
 
 

@@ -196,7 +196,7 @@ class Plan:
     servers_learn: ServersLearn
     recommended: Row
     reason: str
-    """Why it is recommended."""
+    """The reason for the recommendation."""
     lossless: Row
     """The cheapest among those in which all that clients choose is summed: none is lost, or left to a mask."""
 
@@ -238,8 +238,10 @@ def choose_q(strategy: Strategy, run: Parameters) -> int:
 
 
 def explain_choices(strategy: Strategy, run: Parameters, *, rho: float | None, q: int | None) -> str:
-    """Return the reasons for a run's ρ and q, where they are not the usual ones and none was asked for."""
+    """Return the reasons for a run's ρ and q if they are not the usual ones, or not what was asked for."""
     reasons = []
+    if rho is not None and not strategy.uses_rho:
+        reasons.append(f"ρ = {rho:g} has no effect: {strategy.name} takes all parameters")
     if rho is None and strategy.uses_rho and run.rho > strategy.usual_rho:
         reasons.append(f"ρ = {run.rho:g} is chosen because the model is small")
     if q is None and strategy.support == "lossy union" and run.q > 1:
@@ -317,7 +319,7 @@ def plan(question: Question, *, servers_learn: ServersLearn = "nothing") -> Plan
     # A union that is expected to lose everything is cheap and useless.
     useful = [row for row in rows if row.runnable and row.trains and row.union_size and not row.refused]
     allowed = [row for row in useful if row.exposure.within(servers_learn)]
-    usual, is_small = recommend(question.parameters), question.parameters < SMALLEST_MASKED
+    recommended, reason = _choose_row(allowed, question.parameters)
     return Plan(
         question=question,
         estimated=question.union_size is None,
@@ -325,10 +327,18 @@ def plan(question: Question, *, servers_learn: ServersLearn = "nothing") -> Plan
         leakage=told,
         block_leakage=by_blocks,
         servers_learn=servers_learn,
-        recommended=_cheapest([row for row in allowed if not is_small or row.strategy == usual.strategy]),
-        reason=usual.reason,
+        recommended=recommended,
+        reason=reason,
         lossless=_cheapest([row for row in allowed if row.q is None and row.bits is None]),
     )
+
+
+def _choose_row(rows: Sequence[Row], parameters: int) -> tuple[Row, str]:
+    """Choose a row, and return the reason too: of a small model the strategy for it, otherwise the cheapest."""
+    usual = recommend(parameters)
+    if parameters < SMALLEST_MASKED:
+        rows = [row for row in rows if row.strategy == usual.strategy]
+    return _cheapest(rows), usual.reason
 
 
 def _cheapest(rows: Sequence[Row]) -> Row:

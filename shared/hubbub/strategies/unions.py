@@ -25,6 +25,7 @@ from hubbub.protocol.costs import Headcount
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.ring import RandomStream, Residues
+from hubbub.protocol.unions import Signs
 from hubbub.strategies.base import (
     ClientInput,
     ClientRound,
@@ -45,7 +46,6 @@ from hubbub.strategies.base import (
 
 SIGNS = Phase("signs", tagged="integers")
 """The phase after the union, if there is one."""
-Signs = NDArray[np.int8]
 Directions = NDArray[np.signedinteger]
 
 

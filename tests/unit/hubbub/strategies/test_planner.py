@@ -19,6 +19,7 @@ from hubbub.strategies.planner import (
     choose_rho,
     describe_risks,
     expect_union,
+    explain_choices,
     plan,
     recommend,
     refuse_empty_union,
@@ -371,6 +372,26 @@ def test_a_strategy_that_compresses_so_small_a_model_is_warned_about(strategy: s
     assert f"{parameters} of {parameters} parameters, and a model may not learn from so few" in warning
     for name in ("secure-fedavg", "fedavg", "sum"):
         assert describe_risks(STRATEGIES[name], run) == ""
+
+
+@pytest.mark.parametrize("strategy", ["no-union", "shared-mask"])
+def test_a_rho_that_is_given_is_kept_and_warned_about_if_it_keeps_fewer_than_a_hundred(strategy: str) -> None:
+    few, enough = (parameters_of(parameters=50_000, rho=rho) for rho in (0.001, 0.002))
+
+    warning = describe_risks(STRATEGIES[strategy], few)
+
+    assert "rho = 0.001 compresses the update of 50 of 50,000 parameters" in warning
+    assert warning.endswith("Choose secure-fedavg, or a larger rho")
+    assert describe_risks(STRATEGIES[strategy], enough) == ""
+    assert explain_choices(STRATEGIES[strategy], few, rho=0.001, q=None) == ""
+
+
+def test_a_rho_that_is_given_to_a_strategy_that_takes_all_parameters_is_said_to_have_no_effect() -> None:
+    run = parameters_of(rho=0.5)
+    for name, strategy in STRATEGIES.items():
+        said = explain_choices(strategy, run, rho=0.5, q=1)
+        assert said == ("" if strategy.uses_rho else f"ρ = 0.5 has no effect: {name} takes all parameters")
+        assert "no effect" not in explain_choices(strategy, run, rho=None, q=1)
 
 
 @given(clients=st.integers(2, 40), rho=st.floats(0.01, 1.0))

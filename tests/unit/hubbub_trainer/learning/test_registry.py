@@ -289,7 +289,7 @@ def test_names_that_are_taken_are_refused(names: list[str], said: str) -> None:
 def test_an_operator_may_give_a_name_or_a_place(tmp_path: Path) -> None:
     wanted = ["synthetic:50", write(tmp_path, PLAIN)]
 
-    found = [choose_task(each, data="", cache_folder=tmp_path, announce=print).name for each in wanted]
+    found = [choose_task(each, data="").name for each in wanted]
 
     assert found == ["synthetic:50", "other"]
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from hubbub.errors import ConfigurationError, LocalError
+from hubbub.protocol.compression import Indices
 from hubbub.protocol.metrics import BINARY, Metric, Scores, ScoreSheet
 from hubbub_trainer.fingerprint import tensor_sizes
 from hubbub_trainer.learning.task import HasLearningRate, TaskFailed, Theta
@@ -728,6 +729,37 @@ def test_where_only_some_coordinates_move_their_gradient_alone_is_cut() -> None:
 
     assert step(1.2 * length).tobytes() == step().tobytes(), "the gradient on these is not longer"
     np.testing.assert_allclose(step(0.5 * length), 0.5 * step(), rtol=1e-4)
+
+
+class Words(Linear):
+    """Looks words up in an embedding."""
+
+    sparse: ClassVar[bool] = True
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Embedding(10, 3, sparse=self.sparse), nn.Flatten(), nn.Linear(12, 2))
+
+    def data(self, site: Site) -> Data:
+        del site
+        words = torch.randint(0, 9, (64, 4), generator=torch.Generator().manual_seed(0))
+        return Data(train=(words, (words.sum(dim=1) > 16).long()))
+
+
+@pytest.mark.parametrize("movable", [None, np.array([0, 1, 5, 31, 33])], ids=["all", "some"])
+@pytest.mark.parametrize("norm", [None, 1e-2], ids=["not-clipped", "clipped"])
+def test_sparse_gradients_train_as_dense_ones_do(norm: float | None, movable: Indices | None) -> None:
+    def train_twice(*, sparse: bool) -> list[Theta]:
+        learner, theta = learner_of(vary(Words, sparse=sparse, max_gradient_norm=norm))
+        adjusted = learner.adjusted(learning_rate=None, movable=movable)
+        first, memory = train(adjusted, theta)
+        return [theta, first, train(adjusted, first, memory=memory)[0]]
+
+    start, first, second = train_twice(sparse=True)
+
+    np.testing.assert_allclose([start, first, second], train_twice(sparse=False), rtol=1e-5, atol=1e-7)
+    if movable is not None:
+        assert np.array_equal(np.flatnonzero(first != start), movable)
+        assert np.array_equal(np.flatnonzero(second != first), movable)
 
 
 def test_mixed_precision_computes_with_less_and_keeps_float32() -> None:
