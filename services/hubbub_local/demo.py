@@ -153,15 +153,16 @@ async def _run(
     with show(board, console):
         ended = await federation.complete(manifest)
     sha256, alone = federation.model_digest(manifest), federation.alone_shares(manifest)
-    wire = federation.wire_by_kind()
+    wire, drift = federation.wire_by_kind(), federation.measure_drift(manifest)
     times = {each.round: board.stopwatch.split(manifest.run_id, each) for each in board.accounts}
-    console.print(draw_report(manifest, board.accounts, times, sha256, alone, wire))
+    console.print(draw_report(manifest, board.accounts, times, sha256, alone, wire, drift))
     if ended.released < manifest.rounds:
         console.print(f"The run ended early: {ended.reason}.", highlight=False)
     if ended.stalled:
         console.print(f"warning: the run is stalled: {ended.stalled}.", highlight=False, style="yellow")
     report = write_report(manifest, board.accounts, times, sha256, alone, wire, data=options.data)
     report |= {"reason": ended.reason, "stalled": ended.stalled}
+    report |= {"models_agree": drift is None, "models_drift": drift}
     if options.json:
         options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
         console.print(f"Written to {options.json}", highlight=False)

@@ -65,7 +65,9 @@ class Result:
     """Metrics, members, size of the union and costs of each released round."""
     costs: Costs
     digest: str
-    """SHA-256 of the model that all clients ended with."""
+    """SHA-256 of the model that all clients ended with, or of the first client's."""
+    drift: float | None
+    """Largest distance of a client's model from their mean, over its norm; None if they share one."""
     reason: str
     """The reason why the run ended: its rounds, target or patience."""
     stalled: str
@@ -198,6 +200,7 @@ async def run_to_target(
                 history=tuple(history),
                 costs=_add_up(history, federation.wire_by_kind()),
                 digest=federation.model_digest(manifest),
+                drift=federation.measure_drift(manifest),
                 reason=run.reason,
                 stalled=run.stalled,
                 task=task,

@@ -18,11 +18,14 @@ from functools import partial
 from pathlib import Path
 from typing import TypedDict
 
+import numpy as np
+
 from hubbub.crypto.sealing import Kem
 from hubbub.errors import ProtocolError
 from hubbub.ids import PartyId, Role, RunId
 from hubbub.messages.manifest import Manifest
 from hubbub.runtime.runner import Observer, Transition
+from hubbub.strategies.registry import find_strategy
 from hubbub.transport.base import Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import Topology, topology_for
@@ -102,11 +105,27 @@ class Federation:
         }
 
     def model_digest(self, manifest: Manifest) -> str:
-        """Return the digest of the one model that all trainers ended with, or raise `ProtocolError`."""
-        digests = set(self.model_digests(manifest).values())
-        if len(digests) != 1:
-            raise ProtocolError(f"{manifest.strategy}: the clients ended with {len(digests)} different models")
-        return digests.pop()
+        """Return the digest of the one model that all trainers ended with, or raise `ProtocolError`.
+
+        If clients have models of their own, it is the first client's.
+        """
+        digests = self.model_digests(manifest)
+        different = len(set(digests.values()))
+        if different > 1 and not find_strategy(manifest.strategy).own_models:
+            raise ProtocolError(f"{manifest.strategy}: the clients ended with {different} different models")
+        return digests[manifest.clients[0]]
+
+    def measure_drift(self, manifest: Manifest) -> float | None:
+        """Measure how far models have drifted apart: the largest distance from their mean, over its norm.
+
+        None if clients share one model.
+        """
+        if not find_strategy(manifest.strategy).own_models:
+            return None
+        folders = (_run_folder(self.folder, name, manifest.run_id) for name in manifest.clients)
+        models = np.stack([read_kept_model(folder).theta for folder in folders]).astype(np.float64)
+        mean = models.mean(axis=0)
+        return float(np.linalg.norm(models - mean, axis=1).max() / np.linalg.norm(mean))
 
     def kept_model(self, manifest: Manifest) -> KeptModel:
         """Return the model as the first client keeps it: all have the same θ, and each its own buffers."""

@@ -91,9 +91,15 @@ def draw_report(
     model_sha256: str,
     alone: Mapping[int, float],
     wire: Mapping[str, int],
+    drift: float | None = None,
 ) -> RenderableType:
     """Draw the headline metric by round, and communication measured, predicted and against dense FedAvg."""
     closing = Text(f"All {len(manifest.cohort)} clients hold the same model, SHA-256 {model_sha256[:16]}…")
+    if drift is not None:
+        closing = Text(
+            f"Each of the {len(manifest.cohort)} clients holds a model of its own, as {manifest.strategy} has it: "
+            f"they are up to {drift:.1%} away from their mean."
+        )
     sent, dense = sum(wire.values()), _count_fedavg(manifest, accounts)
     parts: list[RenderableType] = [
         _draw_rounds(manifest, accounts, times, alone),

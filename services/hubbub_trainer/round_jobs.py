@@ -325,7 +325,7 @@ class RoundJobs:
         """Begin a round's transcript with the state that the clients share."""
         transcript = Transcript(space.group_secret.key_for("transcript"))
         shared = digest_parts(space.history, space.velocity)
-        transcript.note(self.key.run, self.key.round, bytes.fromhex(space.digest_of(space.theta)), *shared)
+        transcript.note(self.key.run, self.key.round, bytes.fromhex(space.agreed_sha256), *shared)
         if self.run.is_weighted:
             transcript.note(self.run.secrets.cohort_samples())
         return transcript
@@ -541,7 +541,10 @@ class RoundJobs:
             if space.applied < number:
                 mine = self._open_round(whole=True)
                 conclusion = mine.client_round.conclude(took_part=job.took_part)
-                space.conclude(number, conclusion, mine.memory, self.run.manifest.server_momentum)
+                manifest = self.run.manifest
+                # The transcript of the whole round covers the one that it began with, the members and the sums.
+                sums = mine.transcript.digest("sums") if find_strategy(manifest.strategy).own_models else ""
+                space.conclude(number, conclusion, mine.memory, manifest.server_momentum, sums)
             return Concluded(model_hmac=space.model_hmac(), held=self.run.describe_held(number))
 
     def close_void(self, _: rounds.CloseVoid) -> Closed:

@@ -48,7 +48,7 @@ from hubbub_trainer.saved_model import (
     write_file,
 )
 
-Array = Theta | NDArray[np.float64]
+Array = Theta | NDArray[np.float64] | NDArray[np.uint8]
 
 MODEL_DIGEST, NOTES, RECORD = "model.sha256", "rounds.jsonl", "task.json"
 _CHECKSUM = "sha256"
@@ -185,6 +185,8 @@ class Workspace:
     rounds: dict[int, OpenRound] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
     """Held to train, apply a round or take over a model: a job of an overtaken round may still run."""
+    sums: str = ""
+    """Digest of the first model and all sums since, if clients have models of their own; else empty."""
     tensors: tuple[int, ...] = ()
     """The sizes of the tensors that the model is made of, in order."""
     examples: int = 1
@@ -219,9 +221,14 @@ class Workspace:
             self._digested = theta, digest(theta)
         return self._digested[1]
 
+    @property
+    def agreed_sha256(self) -> str:
+        """The digest of the model, or of the sums that every client applied to its own."""
+        return self.sums or self.digest_of(self.theta)
+
     def model_hmac(self) -> str:
         """Return a digest of the state that only this run's clients can compare, in this round alone."""
-        return model_hmac(self.group_secret, self.digest_of(self.theta), self.history, self.velocity)
+        return model_hmac(self.group_secret, self.agreed_sha256, self.history, self.velocity)
 
     def note_round(self, number: int, conclusion: Conclusion) -> None:
         """Note a round's model digest and private facts, once a round, in this file only.
@@ -263,7 +270,9 @@ class Workspace:
 
     # What survives a restart ----------------------------------------------------------------------------
 
-    def conclude(self, number: int, conclusion: Conclusion, memory: Theta | None, momentum: float) -> None:
+    def conclude(
+        self, number: int, conclusion: Conclusion, memory: Theta | None, momentum: float, sums: str = ""
+    ) -> None:
         """Apply a round, with momentum if the run has it."""
         theta, velocity = conclusion.theta, self.velocity
         if velocity is not None:
@@ -271,7 +280,14 @@ class Workspace:
         alone = _distance(conclusion.theta, self.theta)
         self.note_round(number, replace(conclusion, theta=theta))
         self.advance(
-            number, theta, conclusion.accumulator, memory, conclusion.history, velocity=velocity, most_step=alone
+            number,
+            theta,
+            conclusion.accumulator,
+            memory,
+            conclusion.history,
+            velocity=velocity,
+            most_step=alone,
+            sums=sums,
         )
 
     def advance(
@@ -284,15 +300,18 @@ class Workspace:
         *,
         velocity: Theta | None = None,
         most_step: float = math.inf,
+        sums: str = "",
     ) -> None:
         """Replace the state by that after a round: write it to disk first, and delete the old state last."""
         step = min(_distance(theta, self.theta), most_step)
         arrays: dict[str, Array] = {"theta": theta, "accumulator": accumulator, "history": np.array(history)}
         arrays |= {name: each for name, each in (("memory", memory), ("velocity", velocity)) if each is not None}
+        if sums:
+            arrays["sums"] = np.frombuffer(bytes.fromhex(sums), dtype=np.uint8)
         kept = self.folder / f"state-{number:06d}.safetensors"
         _save(kept, {**arrays, "step": np.array([step], dtype=np.float64)} if number else arrays)
         self.applied, self.theta, self.accumulator, self.memory = number, theta, accumulator, memory
-        self.history, self.velocity, self.step = history, velocity, step
+        self.history, self.velocity, self.step, self.sums = history, velocity, step, sums
         for path in self.folder.glob("state-*.safetensors"):
             if path != kept:
                 path.unlink()
@@ -312,6 +331,7 @@ class Workspace:
         self.theta, self.accumulator, self.memory = arrays["theta"], arrays["accumulator"], arrays.get("memory")
         self.history, self.velocity = tuple(arrays["history"].tolist()), arrays.get("velocity")
         self.step = float(arrays["step"][0]) if "step" in arrays else 0.0
+        self.sums = arrays["sums"].tobytes().hex() if "sums" in arrays else ""
 
     def _make_folder(self) -> None:
         """Make a folder that survives a crash; every start does, since the last may have died before the sync."""

@@ -388,7 +388,13 @@ def note_loss(data: Participation, event: SumsLost | Strayed) -> Step[State, Par
 
 
 def _lose(data: Participation, number: int) -> Step[State, Participation]:
-    """Ask the peers for a model of this round or a later one; who asks already asks for that one."""
+    """Ask the peers for a model of this round or a later one; who asks already asks for that one.
+
+    Where clients have models of their own there is none to ask for, and we leave.
+    """
+    if STRATEGIES[data.manifest.strategy].own_models:
+        why = f"the sums of round {number} are lost, and with {data.manifest.strategy} no peer has our model"
+        return _leave_run(data, why, Code.DISK_LOST)
     data = replace(data, lost=max(data.lost, number))
     if data.catching:
         return stay(data, Tell(data.catch_up_key, Lost(number=data.lost)))
@@ -454,6 +460,8 @@ def vouch(data: Participation, event: SnapshotAsked) -> Step[State, Participatio
     ours = event.giver == data.me
     if event.after < 0:
         return _send_model(data, event.client, 0) if ours and data.me in heirs(data.manifest) else stay(data)
+    if STRATEGIES[data.manifest.strategy].own_models:
+        raise PeerError(RejectReason.UNEXPECTED, f"{event.client} asks for a model, and clients have their own")
     newer = tuple(voucher for voucher in data.vouchers if voucher.round > event.after)
     if not newer:
         return stay(data)
@@ -552,9 +560,11 @@ def is_small(step: float, earlier: Sequence[float], kappa: float) -> bool:
     return step == 0 or (bool(earlier) and kappa * step < statistics.median_low(earlier))
 
 
-def _leave_run(data: Participation, why: str) -> Step[State, Participation]:
+def _leave_run(
+    data: Participation, why: str, code: Code = Code.POLICY_VOID_ROUNDS
+) -> Step[State, Participation]:
     effects = (
-        tell_coordinator(data.manifest, PartyFailed(code=Code.POLICY_VOID_ROUNDS)),
+        tell_coordinator(data.manifest, PartyFailed(code=code)),
         TellOwner(f"this trainer leaves the run: {why}"),
         SaveModel(),
         record_end("left"),
@@ -599,8 +609,11 @@ def end(data: Participation, event: Ended) -> Step[State, Participation]:
 def _endorse(data: Participation) -> tuple[Effect, ...]:
     """Sign what the manifest's rounds have made, and nothing that a coordinator calls completed before.
 
-    That a target is reached, or that nothing improves, we believe our own sums of the scores.
+    That a target is reached, or that nothing improves, we believe our own sums of the scores. A model that others
+    do not have is of no use to a successor.
     """
+    if STRATEGIES[data.manifest.strategy].own_models:
+        return ()
     return (EndorseModel(data.over),) if data.complete or data.may_end_early else ()
 
 

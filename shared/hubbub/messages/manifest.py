@@ -52,6 +52,8 @@ TAKES_BITS = "shared-mask"
 """The one strategy that sends levels."""
 TAKES_NUMBERS = ("sum", "sparse-sum")
 """The strategies that add numbers as they are."""
+OWN_MODELS = ("eastly-tss",)
+"""The strategies with which each client has a model of its own."""
 
 CHUNK_BYTES = 1 << 20
 MAX_CHUNK_BYTES = 8 << 20
@@ -265,6 +267,11 @@ class Manifest(Claim):
         if self.server_momentum and self.strategy in TAKES_NUMBERS:
             raise ValueError(
                 f"{self.strategy} moves no model: leave server_momentum out, or choose another strategy"
+            )
+        if self.strategy in OWN_MODELS and (self.server_momentum or self.weights != "equal"):
+            raise ValueError(
+                f"with {self.strategy} each client applies the sum in its own way: leave server_momentum and weights "
+                "out, or choose another strategy"
             )
         if self.weights != "equal" and self.strategy in TAKES_NUMBERS:
             raise ValueError(

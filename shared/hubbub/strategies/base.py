@@ -278,6 +278,9 @@ class Strategy(Protocol):
     """False if clients send a value for every index, whatever ρ is."""
     reveals: str = ""
     """A sentence on what a server learns of a single client; empty if nothing."""
+    own_models: bool = False
+    """True if each client applies the sum in its own way, so that models differ. What clients agree on is then the
+    model that the run begins with, and the sums since."""
     repeats: bool = False
     """True if a client contributes the same in every round, because nothing is learnt.
 

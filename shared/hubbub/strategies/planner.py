@@ -318,7 +318,9 @@ def plan(question: Question, *, servers_learn: ServersLearn = "nothing") -> Plan
     rows = tuple(_list_rows(question))
     # A union that is expected to lose everything is cheap and useless.
     useful = [row for row in rows if row.runnable and row.trains and row.union_size and not row.refused]
-    allowed = [row for row in useful if row.exposure.within(servers_learn)]
+    # Who trains together wants one model.
+    shared = [row for row in useful if not STRATEGIES[row.strategy].own_models]
+    allowed = [row for row in shared if row.exposure.within(servers_learn)]
     recommended, reason = _choose_row(allowed, question.parameters)
     return Plan(
         question=question,
@@ -413,11 +415,10 @@ def _row(strategy: Strategy, question: Question, run: Parameters) -> Row:
 
 def _compare(question: Question) -> Iterator[Row]:
     """Give the rows of Table 2 that cannot be run here, by the bits of a round over all N."""
-    n, clients, servers = question.parameters, question.clients, question.servers
+    n, clients = question.parameters, question.clients
     of_sums = Exposure(sums=True, clients_learn="the mean update")
     for strategy, phase, bits, exposure in (
         ("bonawitz", "all", costs.bonawitz_bits(n, clients), of_sums),
-        ("eastly-tss", "signs", costs.eastly_tss_bits(n, clients, servers), Exposure()),
         ("eastly-he", "signs", costs.eastly_he_bits(n, clients), Exposure()),
     ):
         yield Row(

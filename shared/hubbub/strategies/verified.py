@@ -113,7 +113,7 @@ class Verified(Strategy):
         self.name, self.phases, self.support = inner.name, inner.phases, inner.support
         self.usual_rho, self.uses_rho = inner.usual_rho, inner.uses_rho
         self.usual_weights = inner.usual_weights
-        self.reveals, self.repeats = inner.reveals, inner.repeats
+        self.reveals, self.repeats, self.own_models = inner.reveals, inner.repeats, inner.own_models
 
     def exposure(self, parameters: Parameters) -> Exposure:
         """As without: tags tell clients nothing that the sum does not."""
