@@ -22,6 +22,7 @@ from hubbub_trainer.learning.task import Adjustable, Learner, Task
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]
 MASKED = "shared-mask"
+OWN_MODELS = frozenset({"eastly-tss"})
 SPREAD = {1: 1.0, 2: 2.2, 3: 3.0, 4: 4.0}
 BatchSeed = Callable[[int, int], int]
 """Client index and round number to the seed of its batches."""
@@ -66,6 +67,10 @@ class PlainClient:
     """δ, the error accumulator."""
     memory: Floats | None = None
     """The optimiser's, which lives on from round to round."""
+    theta: Floats | None = None
+    """Its own model, where clients have models of their own; then also what it drew for the round."""
+    factor: float = 0.0
+    ternary: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 @dataclass(slots=True)
@@ -141,6 +146,9 @@ class PlainFederation:
             PlainClient(task.learner(index=index, clients=clients, seed=seed), np.zeros_like(self.theta))
             for index in range(clients)
         ]
+        if self._method.strategy in OWN_MODELS:
+            for client in self.clients:
+                client.theta = self.theta
 
     def play_round(
         self, number: int, members: Collection[int] | None = None, *, idle: Collection[int] = ()
@@ -153,6 +161,9 @@ class PlainFederation:
         for index, client in enumerate(self.clients):
             if index not in idle:
                 client.delta = self._train(index, number) * self._scale(index) + client.delta
+            if client.theta is not None:
+                # Every client has a factor for its own model, also one that sends nothing.
+                client.factor, client.ternary = draw_ternary(client.delta, self._marks_key(index, number))
             if index in chosen:
                 member = Member(client, client.delta)
                 self._compress(member, self._marks_key(index, number))
@@ -197,17 +208,20 @@ class PlainFederation:
             assert isinstance(learner, Adjustable)
             movable = self.union if masked else None
             learner = learner.adjusted(learning_rate=self._method.learning_rate, movable=movable)
+        theta = self.theta if client.theta is None else client.theta
         training = learner.train(
-            self.theta, steps=self._steps, seed=seed, progress=lambda *_: None, memory=client.memory
+            theta, steps=self._steps, seed=seed, progress=lambda *_: None, memory=client.memory
         )
         client.memory = training.memory
-        return training.theta - self.theta
+        return training.theta - theta
 
     # TopBinary (section 3.1) ----------------------------------------------------------------------------
 
     def _compress(self, member: Member, key: bytes) -> None:
         """D = sgn(Top-k(X)), and α by the rule; ties go to the lower index."""
         x = member.x
+        if member.client.theta is not None:
+            return
         if self._method.strategy == MASKED:
             change = x[self.union]
             mean = math.fsum(abs(float(value)) for value in change) / change.size
@@ -306,6 +320,15 @@ class PlainFederation:
         for member in members:
             member.client.delta = np.zeros_like(self.theta)
 
+    def _add_ternary(self, members: Sequence[Member]) -> None:
+        """EaSTFLy: everybody applies the mean of the ternary vectors by its own factor, to its own model."""
+        mean = np.sum([member.client.ternary for member in members], axis=0)
+        for client in self.clients:
+            assert client.theta is not None
+            client.theta = client.theta + (mean * (client.factor / len(members))).astype(np.float32)
+        for member in members:
+            member.client.delta = np.zeros_like(self.theta)
+
     def _bound(self, mean: float) -> float:
         """At most κ times the lower median of the means that were applied before, of those that are not zero."""
         before = sorted(applied for applied in self.means if applied > 0)
@@ -368,7 +391,16 @@ class PlainFederation:
 
     def digest(self) -> str:
         """SHA-256 of θ as little-endian float32."""
-        return hashlib.sha256(self.theta.astype("<f4").tobytes()).hexdigest()
+        assert self._method.strategy not in OWN_MODELS
+        return digest_model(self.theta)
+
+    def digests(self) -> list[str]:
+        """The same of every client's model."""
+        return [digest_model(self.theta if client.theta is None else client.theta) for client in self.clients]
+
+
+def digest_model(theta: Floats) -> str:
+    return hashlib.sha256(theta.astype("<f4").tobytes()).hexdigest()
 
 
 RULES = {
@@ -379,6 +411,7 @@ RULES = {
     "sparse-sum": PlainFederation._add_numbers,
     MASKED: PlainFederation._add_levels,
     "secure-fedavg": PlainFederation._average_in_fixed_point,
+    "eastly-tss": PlainFederation._add_ternary,
     **dict.fromkeys(
         ("no-union", "sec-union", "partial-sec-union", "plaintext-union", "two-phases"),
         PlainFederation._aggregate_securely,
@@ -434,6 +467,18 @@ def choose_levels(change: Floats, alpha: float, bits: int, key: bytes) -> Intege
         stream.fill(word)
         levels.append(math.floor((part + 1) * (top / 2) + int.from_bytes(word.tobytes(), "little") / 2**32))
     return np.array(levels, dtype=np.int64)
+
+
+def draw_ternary(x: Floats, key: bytes) -> tuple[float, Integers]:
+    """max |x|, and each x's sign where a word of the stream is below |x| over that."""
+    stream, word, factor = AesCtrStream(key), np.zeros(4, dtype=np.uint8), float(max(map(abs, x)))
+    ternary = np.zeros(x.size, dtype=np.int64)
+    for index, value in enumerate(map(float, x)):
+        if factor:
+            stream.fill(word)
+            is_drawn = int.from_bytes(word.tobytes(), "little") < abs(value) * (2.0**32 / factor)
+            ternary[index] = int(np.sign(value)) if is_drawn else 0
+    return factor, ternary
 
 
 def choose_blocks(x: Floats, block: int, count: int) -> list[int]:

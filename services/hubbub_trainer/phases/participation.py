@@ -688,8 +688,8 @@ TRANSITIONS: Table[State, Participation] = {
         RoundHeardOf: To(hear_of_round, State.JOINED),
         RoundOver: To(begin_next, State.JOINED, State.ENDED),
         RoundBroken: STAY,  # The coordinator was told, and decides.
-        SumsLost: To(note_loss, State.JOINED),
-        Strayed: To(note_loss, State.JOINED),
+        SumsLost: To(note_loss, State.JOINED, State.ENDED),
+        Strayed: To(note_loss, State.JOINED, State.ENDED),
         CaughtUp: To(catch_up, State.JOINED, State.ENDED),
         SnapshotAsked: To(vouch, State.JOINED),
         SnapshotSent: To(note_sent, State.JOINED),

@@ -52,7 +52,10 @@ def test_the_report_of_every_strategy(strategy: str, tmp_path: Path, quiet: Hubb
             assert cost["wire_bytes"] * 8 >= cost["payload_bits"]
     assert report["headline"] == {"name": "accuracy", "higher_is_better": True}
     assert "wire mode paper" in shown
-    assert "All 5 clients hold the same model" in shown
+    agree = not STRATEGIES[strategy].own_models
+    assert (report["models_agree"], report["models_drift"] is None) == (agree, agree)
+    assert ("All 5 clients hold the same model" in shown) == agree
+    assert ("holds a model of its own" in shown) != agree
     warnings = [f"{strategy} is not private: {told}." for told in [STRATEGIES[strategy].reveals] if told]
     assert all(warning in " ".join(shown.split()) for warning in warnings)
     assert shown.count("not private") == len(warnings)

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from hubbub.errors import Code, RejectReason
+from hubbub.errors import Code, PeerError, RejectReason
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import CountRefusal, Effect, Failed, Key, Publish, Record, SetTimer, Tell
 from hubbub.messages.manifest import Manifest, MetricClaim
@@ -444,6 +444,31 @@ def word(*vouchers: tuple[int, int], model: str = MODEL) -> Publish:
     """A message that vouches for rounds, each with the number of released ones."""
     said = tuple(Voucher(round=number, released=released, model_hmac=model) for number, released in vouchers)
     return Publish(THIRD, Role.CLIENT, ModelVouched(vouchers=said))
+
+
+@pytest.mark.parametrize("loss", [SumsLost(number=1), Strayed(number=1), order(5)], ids=["lost", "strayed", "skipped"])
+def test_where_models_are_clients_own_none_is_asked_for_or_sent(loss: object) -> None:
+    play = Play(make_manifest(rounds=9, strategy="eastly-tss"))
+    play.feed(order(1))
+
+    play.feed(loss)
+
+    play.at(ENDED)
+    assert play.said() == [PartyFailed(code=Code.DISK_LOST)]
+    assert play.of(SetUpCatchUp) == []
+    assert "with eastly-tss no peer has our model" in play.logged()
+
+
+def test_a_model_of_ones_own_is_neither_vouched_for_nor_sent_nor_endorsed() -> None:
+    play = Play(make_manifest(rounds=2, strategy="eastly-tss"))
+    play.release(1, 2)
+
+    with pytest.raises(PeerError, match="clients have their own"):
+        play.feed(asked(0, ME))
+    play.feed(completed())
+
+    play.at(ENDED)
+    assert (play.of(SaveModel), play.of(EndorseModel)) == ([SaveModel()], [])
 
 
 SENT = SnapshotSent(client=THIRD, left=True)

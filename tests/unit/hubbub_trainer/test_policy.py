@@ -8,7 +8,7 @@ import pytest
 
 from hubbub.errors import ConfigurationError
 from hubbub.ids import Role
-from hubbub.messages.manifest import TAKES_NUMBERS, CohortMember, Manifest, MetricClaim
+from hubbub.messages.manifest import OWN_MODELS, TAKES_NUMBERS, CohortMember, Manifest, MetricClaim
 from hubbub.protocol.metrics import BINARY
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.trust.identity import Identity, new_identity
@@ -309,7 +309,7 @@ def test_the_demo_may_do_everything_within_its_roster(strategy: str) -> None:
         "max_void_rounds": 1000,
         "local_steps": 10**6,
         "learning_rate": 1e9,
-        "server_momentum": 0.0 if strategy in TAKES_NUMBERS else 0.99,
+        "server_momentum": 0.0 if strategy in (*TAKES_NUMBERS, *OWN_MODELS) else 0.99,
         "alpha_max": 2.0**20,
         "q": 32,
     }
