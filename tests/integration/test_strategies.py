@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from support.strategy_runs import BASELINES, SECURE, SIZES, check_runs, draw_up
+from support.strategy_runs import BASELINES, SECURE, SIZES, UNTAGGED, check_runs, draw_up
 from support.thorough import part_of
 
 
@@ -21,3 +21,8 @@ async def test_blocks_in_memory(tmp_path: Path, clients: int, servers: int) -> N
 
 async def test_baselines_in_memory(tmp_path: Path) -> None:
     await check_runs(draw_up(BASELINES, 5, 2, wires=["paper"]), tmp_path, None)
+
+
+@pytest.mark.parametrize("servers", [2, 3, 4])
+async def test_prior_systems_in_memory(tmp_path: Path, servers: int) -> None:
+    await check_runs(draw_up(UNTAGGED, 5, servers, wires=["paper"]), tmp_path, None)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from support.strategy_runs import BASELINES, SECURE, SIZES, check_runs, connections, draw_up
+from support.strategy_runs import BASELINES, SECURE, SIZES, UNTAGGED, check_runs, connections, draw_up
 
 pytestmark = pytest.mark.broker
 
@@ -25,5 +25,11 @@ async def test_blocks_over_rabbitmq(tmp_path: Path, amqp_url: str) -> None:
 
 async def test_baselines_over_rabbitmq(tmp_path: Path, amqp_url: str) -> None:
     manifests = draw_up(BASELINES, 5, 2, wires=["compact"])
+    async with connections(amqp_url, manifests[0]) as connect:
+        await check_runs(manifests, tmp_path, connect)
+
+
+async def test_prior_systems_over_rabbitmq(tmp_path: Path, amqp_url: str) -> None:
+    manifests = draw_up(UNTAGGED, 5, 3, wires=["compact"])
     async with connections(amqp_url, manifests[0]) as connect:
         await check_runs(manifests, tmp_path, connect)

@@ -396,7 +396,12 @@ class PlainFederation:
 
     def digests(self) -> list[str]:
         """The same of every client's model."""
-        return [digest_model(self.theta if client.theta is None else client.theta) for client in self.clients]
+        return list(map(digest_model, self.models))
+
+    @property
+    def models(self) -> list[Floats]:
+        """θ once for every client, or the models of their own."""
+        return [self.theta if client.theta is None else client.theta for client in self.clients]
 
 
 def digest_model(theta: Floats) -> str:

@@ -39,6 +39,8 @@ SEED, DEMO_SEED = 7, 11
 SIZES = [(c, s) for c in (2, 5, 8) for s in (2, 3, 5)]
 SECURE = ("no-union", "sec-union", "partial-sec-union", "plaintext-union", "shared-mask", "secure-fedavg")
 BASELINES = ("fedavg", "topbinary-direct", "topbinary-sep")
+UNTAGGED = ("eastly-tss",)
+"""Prior systems, which have one wire and no tags."""
 Q = 3
 
 Share = tuple[PartyId, str, str]
@@ -104,6 +106,8 @@ def bits_by_kind(manifest: Manifest, union_size: int) -> tuple[dict[str, int], d
     }
     if manifest.strategy in baselines:
         return *baselines[manifest.strategy], True
+    if manifest.strategy == "eastly-tss":
+        return {"update": signs_bits * N}, {"update": signs_bits * N}, False  # 2C + 1 is a prime at all sizes.
     tags = INTEGER_TAGS + MARK_TAGS.get(manifest.strategy, 0)
     if manifest.strategy == "shared-mask":
         levels_bits = (3 * len(manifest.cohort)).bit_length()  # ⌈log2(3C + 1)⌉
@@ -155,7 +159,7 @@ def expected_scores(manifest: Manifest) -> dict[Share, int]:
 def expected_learning(manifest: Manifest, union_size: int) -> dict[Share, int]:
     up, down, one_server = bits_by_kind(manifest, union_size)
     servers = manifest.aggregators[:1] if one_server else manifest.aggregators
-    if manifest.wire == "compact" and not one_server:
+    if manifest.wire == "compact" and not one_server and manifest.strategy not in UNTAGGED:
         return expected_compact(manifest, union_size)
     shares = {(client, "up", kind): len(servers) * up[kind] for client in manifest.clients for kind in up}
     shares |= {(server, "down", kind): len(manifest.cohort) * down[kind] for server in servers for kind in down}
@@ -224,7 +228,7 @@ def by_part(manifest: Manifest, counted: Mapping[Share, int]) -> dict[Share, int
     found = Counter[Share]()
     parts = {"down": "combiner", "across": "others"}
     for (party, direction, kind), bits in counted.items():
-        alone = manifest.strategy in BASELINES and kind not in SCORES
+        alone = manifest.strategy in (*BASELINES, *UNTAGGED) and kind not in SCORES
         found[party if alone else PartyId(parts.get(direction, party)), direction, kind] += bits
     return dict(found)
 
@@ -278,24 +282,28 @@ def check_run(manifest: Manifest, folder: Path, played: Sequence[rounds.Coordina
     reference, expected = run_plainly(manifest, TASK, demo_seed=DEMO_SEED), []
     for data in played:
         reference.play_round(data.number)
-        expected.append(reference.digest())
+        expected.append(reference.digests())
         result = account(data)
         assert result.members == manifest.clients
         # FedAvg has no V: everything is sent.
         assert result.union_size == (N if manifest.strategy == "fedavg" else reference.union.size)
         check_bits(manifest, data, result)
-        assert data.metrics == score(manifest, reference.theta)
-    assert len(set(expected)) == manifest.rounds
-    for client in manifest.clients:
+        assert data.metrics == score(manifest, reference.models)
+    assert len({digests[0] for digests in expected}) == manifest.rounds
+    for place, client in enumerate(manifest.clients):
         lines = (folder / client / "runs" / manifest.run_id / "rounds.jsonl").read_text("utf-8").splitlines()
-        assert [json.loads(line)["model_sha256"] for line in lines] == expected, (manifest.strategy, client)
+        own = [digests[place] for digests in expected]
+        assert [json.loads(line)["model_sha256"] for line in lines] == own, (manifest.strategy, client)
 
 
-def score(manifest: Manifest, theta: Theta) -> dict[str, float]:
-    """What the clients' scores of a model come to, added up in the open."""
+def score(manifest: Manifest, models: Sequence[Theta]) -> dict[str, float]:
+    """What the clients' scores of their models come to, added up in the open."""
     sheet, clients = manifest.score_sheet, len(manifest.clients)
     learners = [TASK.learner(index=index, clients=clients, seed=SEED) for index in range(clients)]
-    encoded = [sheet.encode(learner.evaluate(theta), learner.examples) for learner in learners]
+    encoded = [
+        sheet.encode(learner.evaluate(theta), learner.examples)
+        for learner, theta in zip(learners, models, strict=True)
+    ]
     return sheet.decode(np.sum(encoded, axis=0, dtype=np.uint32), clients)
 
 
