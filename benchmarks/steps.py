@@ -102,7 +102,7 @@ def _chunk_steps(n: int, chunk_bytes: int) -> list[Step]:
     sums = [add(server) for server in range(SERVERS)]
 
     def recombine() -> list[Residues]:
-        return recombine_chunks(_PHASE, plan, vectors, SERVERS, lambda server, index: sums[server][index])
+        return recombine_chunks(_PHASE, plan, vectors, range(SERVERS), lambda server, index: sums[server][index])
 
     return [
         Step("share, pack", CHUNKS, n, SERVERS, deal),

@@ -299,6 +299,14 @@ class SumArrived:
     index: int
     chunks: int
     wire_bytes: Mapping[str, int]
+    at_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestOverdue:
+    """Sums that are not needed have had their time."""
+
+    at_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

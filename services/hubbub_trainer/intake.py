@@ -69,7 +69,7 @@ def _read_samples(manifest: Manifest, envelope: Envelope) -> int | None:
 
 
 def read_sum(
-    roster: Roster, manifest: Manifest, envelope: Envelope, body: SumChunk | MaskedChunk, size: int
+    roster: Roster, manifest: Manifest, envelope: Envelope, body: SumChunk | MaskedChunk, size: int, now_s: float
 ) -> SumArrived:
     """Check a chunk of a sum: its phase, sender, members, vectors and length, and the signed releases.
 
@@ -110,6 +110,7 @@ def read_sum(
         index=body.index,
         chunks=len(plan),
         wire_bytes=share_wire_bytes(sizes, size),
+        at_s=now_s,
     )
 
 

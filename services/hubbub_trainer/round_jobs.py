@@ -110,15 +110,15 @@ def recombine_chunks(
     phase: Phase,
     plan: Sequence[Chunk],
     vectors: Sequence[Vector],
-    servers: int,
+    places: Collection[int],
     read: Callable[[int, int], Payload],
 ) -> list[Residues]:
-    """Recombine all servers' sums, chunk by chunk; `read(server, index)` gives a chunk's payload."""
+    """Recombine the sums of servers, chunk by chunk; `read(place, index)` gives a chunk's payload."""
     sums: list[Residues] = [np.empty(vector.length, dtype=residue_type(vector.modulus)) for vector in vectors]
     for index, chunk in enumerate(plan):
-        parts = [list(unpack_chunk(chunk, vectors, read(server, index))) for server in range(servers)]
+        parts = {place: list(unpack_chunk(chunk, vectors, read(place, index))) for place in places}
         for position, piece in enumerate(chunk):
-            totals = [part[position][1] for part in parts]
+            totals = {place: part[position][1] for place, part in parts.items()}
             sums[piece.vector][piece.elements] = phase.recombine(totals, vectors[piece.vector].modulus)
     return sums
 
@@ -507,17 +507,16 @@ class RoundJobs:
         if wire.compact:
             return self._read_masked(data, wire)
         servers, seals, stage = wire.servers, self.run.seals, self._stage(phase)
-        keys = {server: seals.unwrap_sum_key(stage, server, sums[server].wrapped_key) for server in servers}
+        here = {place: server for place, server in enumerate(servers) if server in sums and sums[server].complete}
+        keys = {server: seals.unwrap_sum_key(stage, server, sums[server].wrapped_key) for server in here.values()}
 
         def read(place: int, index: int) -> Payload:
-            server = servers[place]
+            server = here[place]
             sealed = self.run.spool.read(place_of(self.key, phase), name_sum(server, index))
             return seals.decrypt_sum(stage, server, keys[server], index, sealed)
 
-        vectors = sums[servers[0]].vectors
-        return Release(
-            vectors, tuple(recombine_chunks(wire.phase, wire.plan(vectors), vectors, len(servers), read))
-        )
+        vectors = next(iter(sums.values())).vectors
+        return Release(vectors, tuple(recombine_chunks(wire.phase, wire.plan(vectors), vectors, here, read)))
 
     def _read_masked(self, data: ClientRound, wire: PhasePlan) -> Release:
         phase, combiner = wire.phase.name, wire.combiner(self.key.round)

@@ -162,7 +162,8 @@ class Trainer(Participant):
         check_sender(data.manifest, envelope)
         match body:
             case SumChunk() | MaskedChunk():
-                return self._to_round(envelope, read_sum(self.runner.roster, data.manifest, envelope, body, size))
+                roster = self.runner.roster
+                return self._to_round(envelope, read_sum(roster, data.manifest, envelope, body, size, now_s))
             case VoidNotice():
                 return self._to_round(envelope, read_void(data.manifest, envelope))
             case ResendSet():

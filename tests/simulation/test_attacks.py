@@ -111,11 +111,11 @@ def tell(cohort: Cohort, vector: Vector, totals: Sequence[Residues], wanted: NDA
     one send its own total before it has seen theirs.
     """
     phase = cohort.strategy.phases[0]
-    true_sum = phase.recombine(totals, vector.modulus).astype(np.int64)
+    true_sum = phase.recombine(dict(enumerate(totals)), vector.modulus).astype(np.int64)
     marks = np.zeros(N, np.int64)
     marks[wanted] = 1
     shifted = ((totals[-1] + marks - true_sum) % vector.modulus).astype(np.uint32)
-    return phase.recombine([*totals[:-1], shifted], vector.modulus)
+    return phase.recombine(dict(enumerate([*totals[:-1], shifted])), vector.modulus)
 
 
 def tell_victim_another_union(cohort: Cohort) -> list[Residues]:

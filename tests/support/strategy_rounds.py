@@ -105,7 +105,7 @@ def add_up(phase: Phase, parameters: Parameters, members: Sequence[ClientRound])
             for server, share in enumerate(shares):
                 phase.combine(totals[server][position], share, modulus)
     sums: list[Residues] = [
-        phase.recombine([total[position] for total in totals], vector.modulus)
+        phase.recombine({place: total[position] for place, total in enumerate(totals)}, vector.modulus)
         for position, vector in enumerate(vectors)
     ]
     for vector, values in zip(vectors, sums, strict=True):

@@ -311,7 +311,9 @@ def test_what_is_timed_by_chunk_is_a_whole_secure_sum(monkeypatch: pytest.Monkey
     shares, total = deal.run(), recombine.run()
     assert isinstance(shares, list)
     assert isinstance(total, list)
-    dealt = recombine_chunks(Phase("signs"), plan, vectors, 2, lambda server, index: bytes(shares[index][server]))
+    dealt = recombine_chunks(
+        Phase("signs"), plan, vectors, range(2), lambda server, index: bytes(shares[index][server])
+    )
     # All three clients of the benchmark hold the same values.
     for vector, values, sums in zip(vectors, dealt, total, strict=True):
         assert np.array_equal(sums, values.astype(np.uint64) * 3 % vector.modulus)

@@ -12,7 +12,8 @@ when no other set is awaited, or after a short wait: one receipt names all sets 
 have the same vectors and transcript. An order to close is obeyed only if
 
 - it names enough members of the cohort,
-- it shows every aggregator's signed receipt for the same set of each member, all with one transcript,
+- it shows the signed receipts of every aggregator, or of as many as the phase needs, for the same set of each
+  member, all with one transcript,
 - its members are those of the round's first phase or, for scores, those of the run's first scores.
 
 Any other order is refused and the phase stays open. The journal entry is on disk before anything leaves.
@@ -74,6 +75,7 @@ from hubbub.messages.shares import (
     declare,
 )
 from hubbub.protocol.layout import Vector
+from hubbub.strategies.phase_plan import plan_phase
 from hubbub_aggregator.events import (
     AnswerOverdue,
     AskDue,
@@ -482,11 +484,14 @@ def _check_member(data: Accumulation, event: CloseOrdered, member: PartyId) -> S
         for receipt in event.receipts
         if member in receipt.set_of
     }
-    vectors = declare(ours.vectors)
-    if said != {(server, ours.set_id, vectors, ours.transcript) for server in data.servers}:
+    vectors, givers = declare(ours.vectors), {receipt[0] for receipt in said}
+    needed = plan_phase(data.manifest, data.key.phase).quorum
+    is_one = said == {(server, ours.set_id, vectors, ours.transcript) for server in givers}
+    if not is_one or not givers <= set(data.servers) or len(givers) < needed:
         raise PeerError(
             RejectReason.MISSING_RECEIPT,
-            f"the order does not show every aggregator's receipt for the set of {member} that {data.me} holds",
+            f"the order does not show the receipts of {'every aggregator' if needed == len(data.servers) else needed}"
+            f" for the set of {member} that {data.me} holds",
         )
     return ours
 

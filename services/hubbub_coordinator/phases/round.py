@@ -51,7 +51,7 @@ from hubbub.messages.rounds import (
     VoidPhase,
 )
 from hubbub.messages.shares import ShareChunk, SignedReceipt, Traffic, VectorClaim
-from hubbub.strategies.phase_plan import PhasedRound
+from hubbub.strategies.phase_plan import PhasedRound, plan_phase
 from hubbub.strategies.registry import find_strategy
 from hubbub_coordinator.events import (
     Began,
@@ -110,6 +110,8 @@ class PhaseRecord:
     """Client to the aggregators that hold its complete set; replaces `held` once nobody needs the receipts."""
     spoilt: Mapping[PartyId, str] = field(default_factory=dict)
     ended: frozenset[PartyId] = field(default_factory=frozenset)
+    overdue: bool = False
+    """Its deadline has passed: releases that are not needed are not waited for."""
     released: tuple[VectorClaim, ...] = ()
 
     @property
@@ -167,6 +169,17 @@ class CoordinatorRound(PhasedRound):
         return self.current.aggregators(self.manifest.aggregators)
 
     @property
+    def quorum(self) -> int:
+        """How many of them are enough to release the current phase."""
+        return self.current.quorum(len(self.aggregators))
+
+    @property
+    def relied_on(self) -> frozenset[PartyId]:
+        """The aggregators that an order to close relies on: all, without those that are away and not needed."""
+        there = {server for held in self.record.held.values() for server in held}
+        return frozenset(there if self.quorum <= len(there) else self.aggregators)
+
+    @property
     def awaited(self) -> frozenset[PartyId]:
         """Clients whose share sets count in the current phase: the members once fixed, all clients before.
 
@@ -189,7 +202,7 @@ class CoordinatorRound(PhasedRound):
             receipts = [each.signed.receipt for each in held.values()]
             kinds = {(receipt.vectors, receipt.transcript) for receipt in receipts}
             one_set = len({each.set_id for each in held.values()}) == 1
-            if held.keys() == set(self.aggregators) and one_set and len(kinds) == 1:
+            if held.keys() >= self.relied_on and one_set and len(kinds) == 1:
                 groups.setdefault(next(iter(kinds)), set()).add(client)
         ranked = sorted(groups.values(), key=lambda each: (self._organisations(each), len(each), sorted(each)))
         return frozenset(ranked[-1]) if ranked else frozenset()
@@ -361,11 +374,17 @@ def _close(data: CoordinatorRound, at_s: float) -> Step[State, CoordinatorRound]
     data = replace(data, score_members=members) if data.scoring else replace(data, members=members)
     data = _with_record(data, replace(data.record, closed_at_s=at_s))
     named = tuple(client for client in data.manifest.clients if client in members)
-    receipts = dict.fromkeys(
-        data.record.held[client][server].signed for client in named for server in data.aggregators
-    )
+    givers = [server for server in data.aggregators if server in data.relied_on]
+    receipts = dict.fromkeys(data.record.held[client][server].signed for client in named for server in givers)
     order = ClosePhase(members=named, receipts=tuple(receipts))
-    return Step(State.RELEASING, data, (CancelTimer("deadline"), *_order(data, order)))
+    return Step(State.RELEASING, data, (_bound_release(data, at_s), *_order(data, order)))
+
+
+def _bound_release(data: CoordinatorRound, at_s: float) -> Effect:
+    """Set a deadline for releases if some of them are not needed; without those that are, nothing goes on."""
+    if data.quorum == len(data.aggregators):
+        return CancelTimer("deadline")
+    return SetTimer("deadline", at_s + data.manifest.phase_timeout_s, DeadlinePassed)
 
 
 def _void(data: CoordinatorRound, reason: str, at_s: float) -> Step[State, CoordinatorRound]:
@@ -391,11 +410,22 @@ def note_release(data: CoordinatorRound, event: SumReleased) -> Step[State, Coor
         data = replace(data, traffic=data.traffic + tuple((event.aggregator, row) for row in event.traffic))
     ended = data.record.ended | {event.aggregator}
     record = replace(data.record, ended=ended, released=event.vectors)
-    data = _with_record(data, record)
-    if record.ended != set(data.aggregators):
+    return _go_on_if_released(_with_record(data, record), event)
+
+
+def stop_waiting(data: CoordinatorRound, event: DeadlinePassed) -> Step[State, CoordinatorRound]:
+    """Wait no longer for releases that are not needed."""
+    if data.quorum == len(data.aggregators):
+        return stay(data)
+    return _go_on_if_released(_with_record(data, replace(data.record, overdue=True)), event)
+
+
+def _go_on_if_released(data: CoordinatorRound, event: Event) -> Step[State, CoordinatorRound]:
+    record = data.record
+    if not record.ended >= data.relied_on and not (record.overdue and len(record.ended) >= data.quorum):
         return Step(State.RELEASING, data)
     members = [client for client in data.manifest.clients if client in data.current_members]
-    transcript = record.held[members[0]][data.aggregators[0]].signed.receipt.transcript
+    transcript = next(iter(record.held[members[0]].values())).signed.receipt.transcript
     fields = {"phase": data.current.name, "members": members, "transcript": transcript}
     onward = _go_on(_with_record(data, replace(record, released_at_s=event.at_s)), event)
     return onward.then(Record("released", fields))
@@ -539,7 +569,7 @@ def _end(data: CoordinatorRound, state: State, at_s: float) -> Step[State, Coord
 def note_void(data: CoordinatorRound, event: VoidConfirmed) -> Step[State, CoordinatorRound]:
     """Note that an aggregator ended the phase; the round is void when all have."""
     data = _with_record(data, replace(data.record, ended=data.record.ended | {event.aggregator}))
-    if data.record.ended != set(data.manifest.aggregators):
+    if len(data.record.ended) < plan_phase(data.manifest, data.current.name).void_quorum:
         return Step(State.VOIDING, data)
     record = Record("void", {"phase": data.current.name})
     if data.scoring:
@@ -563,7 +593,12 @@ def refuse_release(data: CoordinatorRound, event: SumReleased) -> Step[State, Co
 
 
 def decline(data: CoordinatorRound, event: OrderDeclined) -> Step[State, CoordinatorRound]:
-    """End the run: an aggregator declined an order, so somebody holds other facts than we do."""
+    """End the run: an aggregator declined an order, so somebody holds other facts than we do.
+
+    One that the order did not rely on may have missed some of the sets.
+    """
+    if event.aggregator not in data.relied_on:
+        return stay(data)
     return _contradict(data, tell_declined(event.aggregator, event.phase, event.reason), event.at_s)
 
 
@@ -593,6 +628,10 @@ def note_spoilt(data: CoordinatorRound, event: SetSpoilt) -> Step[State, Coordin
     return Step(State.COLLECTING, _with_record(data, replace(data.record, spoilt=spoilt)))
 
 
+_AFTER_RELEASING = (
+    *(State.RELEASING, State.COLLECTING, State.APPLYING, State.REPORTING),
+    *(State.VOIDING, State.RELEASED, State.CONTRADICTED),
+)
 _AFTER_APPLYING = (
     *(State.APPLYING, State.COLLECTING, State.RELEASING),
     *(State.VOIDING, State.RELEASED, State.CONTRADICTED),
@@ -609,18 +648,14 @@ TRANSITIONS: Table[State, CoordinatorRound] = {
         Failed: To(break_off, State.CONTRADICTED),
     },
     State.RELEASING: {
-        SumReleased: To(
-            note_release,
-            *(State.RELEASING, State.COLLECTING, State.APPLYING, State.REPORTING),
-            *(State.VOIDING, State.RELEASED, State.CONTRADICTED),
-        ),
+        SumReleased: To(note_release, *_AFTER_RELEASING),
         UpdateApplied: To(note_early_application, State.RELEASING),
         ScoresReported: To(note_early_report, State.RELEASING),
         VoidConfirmed: To(refuse_void, State.CONTRADICTED),
-        OrderDeclined: To(decline, State.CONTRADICTED),
+        OrderDeclined: To(decline, State.RELEASING, State.CONTRADICTED),
         ReceiptArrived: To(keep_early_receipt, State.RELEASING),
         SetSpoilt: STAY,
-        DeadlinePassed: STAY,
+        DeadlinePassed: To(stop_waiting, *_AFTER_RELEASING),
         Failed: To(break_off, State.CONTRADICTED),
     },
     State.APPLYING: {
@@ -645,7 +680,7 @@ TRANSITIONS: Table[State, CoordinatorRound] = {
         UpdateApplied: STAY,
         ScoresReported: STAY,
         SumReleased: To(refuse_release, State.VOIDING, State.CONTRADICTED),
-        OrderDeclined: To(decline, State.CONTRADICTED),
+        OrderDeclined: To(decline, State.VOIDING, State.CONTRADICTED),
         UpdateDropped: STAY,
         ReceiptArrived: STAY,
         SetSpoilt: STAY,
@@ -660,9 +695,16 @@ TRANSITIONS: Table[State, CoordinatorRound] = {
 
 def resume(state: State, data: CoordinatorRound) -> tuple[Effect, ...]:
     """Set the round's deadline again after a restart."""
-    if state not in {State.COLLECTING, State.APPLYING, State.REPORTING} or not data.records:
+    if not data.records:
         return ()
-    since_s = data.record.opened_at_s if state is State.COLLECTING else data.record.released_at_s or 0.0
+    since_s = {
+        State.COLLECTING: data.record.opened_at_s,
+        State.RELEASING: None if data.quorum == len(data.aggregators) else data.record.closed_at_s,
+        State.APPLYING: data.record.released_at_s,
+        State.REPORTING: data.record.released_at_s,
+    }.get(state)
+    if since_s is None:
+        return ()
     return (SetTimer("deadline", since_s + data.manifest.phase_timeout_s, DeadlinePassed),)
 
 

@@ -560,9 +560,7 @@ def is_small(step: float, earlier: Sequence[float], kappa: float) -> bool:
     return step == 0 or (bool(earlier) and kappa * step < statistics.median_low(earlier))
 
 
-def _leave_run(
-    data: Participation, why: str, code: Code = Code.POLICY_VOID_ROUNDS
-) -> Step[State, Participation]:
+def _leave_run(data: Participation, why: str, code: Code = Code.POLICY_VOID_ROUNDS) -> Step[State, Participation]:
     effects = (
         tell_coordinator(data.manifest, PartyFailed(code=code)),
         TellOwner(f"this trainer leaves the run: {why}"),

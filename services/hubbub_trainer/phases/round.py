@@ -14,7 +14,8 @@ SHARING, WAITING and DECODING are passed once for each phase, and once more for 
 applied and reported, and stays so whatever happens to the scores.
 
 Sums and voids may arrive in any state: a slow client is left out while the others go on, and still takes in the
-sums. It acts only on verdicts that all aggregators gave: all released over the same members, or all void. A
+sums. It acts only on verdicts that all aggregators gave, or as many as
+the phase needs: all released over the same members, or all void. A
 release beside a void, or two member sets or transcripts, is a contradiction and ends the run. A round that waits
 for a verdict while later ones are ordered is overtaken: the verdict was lost, and the model comes from a peer. If
 it waits for scores it just ends, since nothing depends on them.
@@ -39,7 +40,7 @@ from enum import Enum
 
 from hubbub.errors import Code, LocalError, PeerError, RejectReason
 from hubbub.ids import PartyId
-from hubbub.machine.effects import CountRefusal, Effect, Failed, Job, Key, Persist, Record, Tell
+from hubbub.machine.effects import CountRefusal, Effect, Failed, Job, Key, Persist, Record, SetTimer, Tell
 from hubbub.machine.table import Kind, Step, Table, To, stay
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import (
@@ -64,6 +65,7 @@ from hubbub_trainer.events import (
     Go,
     OtherTranscript,
     Overtaken,
+    RestOverdue,
     RoundBroken,
     RoundOver,
     SetAskedFor,
@@ -76,6 +78,10 @@ from hubbub_trainer.events import (
     VoidAnnounced,
 )
 from hubbub_trainer.phases.participation import ReportOldCopy, tell_coordinator
+
+
+REST_WAIT_SHARE = 0.1
+"""How long sums are waited for that are not needed, as a share of the phase timeout."""
 
 
 class State(Enum):
@@ -134,6 +140,10 @@ class ClientRound(PhasedRound):
     """The model's metrics on our data, for our owner alone."""
     sums: Mapping[str, Mapping[PartyId, Sum]] = field(default_factory=dict)
     voids: Mapping[str, frozenset[PartyId]] = field(default_factory=dict)
+    settle_at_s: Mapping[str, float] = field(default_factory=dict)
+    """Phases of which as many sums are here as are needed, and the time at which no more are waited for."""
+    settled: frozenset[str] = field(default_factory=frozenset)
+    """Those of these phases whose time has come."""
     training_s: float = 0.0
     evaluation_s: float = 0.0
     sent: tuple[Traffic, ...] = ()
@@ -154,15 +164,20 @@ class ClientRound(PhasedRound):
 
     @property
     def released(self) -> bool:
-        """Return whether all sums of the current phase are complete."""
-        sums = self.sums.get(self.current.name, {})
-        releasers = plan_phase(self.manifest, self.current.name).releasers(self.key.round)
-        return all(server in sums and sums[server].complete for server in releasers)
+        """Return whether the sums of the current phase are complete: all, or as many as it needs after a while."""
+        plan = plan_phase(self.manifest, self.current.name)
+        releasers = len(plan.releasers(self.key.round))
+        return self.count_sums(plan.phase.name) >= (plan.quorum if plan.phase.name in self.settled else releasers)
+
+    def count_sums(self, phase: str) -> int:
+        """Count the aggregators whose sum of a phase is complete here."""
+        return sum(one.complete for one in self.sums.get(phase, {}).values())
 
     @property
     def void(self) -> bool:
-        """Return whether every aggregator has announced that the current phase has no sum."""
-        return self.voids.get(self.current.name, frozenset()) == set(self.manifest.aggregators)
+        """Return whether enough aggregators have announced that the current phase has no sum."""
+        heard = self.voids.get(self.current.name, frozenset())
+        return len(heard) >= plan_phase(self.manifest, self.current.name).void_quorum
 
     @property
     def members(self) -> frozenset[PartyId]:
@@ -445,7 +460,32 @@ def keep_verdict(data: ClientRound, event: SumArrived | VoidAnnounced) -> Step[S
         sums={**data.sums, event.phase: {**sums, event.aggregator: one}},
         received={**data.received, **totals},
     )
-    return stay(data, SpoolSum(event.phase, event.aggregator, event.index))
+    return _wait_for_rest(data, event).first(SpoolSum(event.phase, event.aggregator, event.index))
+
+
+def _wait_for_rest(data: ClientRound, event: SumArrived) -> Step[State, ClientRound]:
+    """Once as many sums are here as are needed, wait for the others a while."""
+    plan, here = plan_phase(data.manifest, event.phase), data.count_sums(event.phase)
+    if event.phase in data.settle_at_s or not plan.quorum <= here < len(plan.releasers(data.key.round)):
+        return stay(data)
+    at_s = event.at_s + REST_WAIT_SHARE * data.manifest.phase_timeout_s
+    return stay(replace(data, settle_at_s={**data.settle_at_s, event.phase: at_s}), _settle_at(at_s))
+
+
+def _settle_at(at_s: float) -> Effect:
+    return SetTimer("rest", at_s, RestOverdue)
+
+
+def note_overdue(data: ClientRound, event: RestOverdue) -> Step[State, ClientRound]:
+    """Wait no longer for sums that are not needed."""
+    due = {phase for phase, at_s in data.settle_at_s.items() if at_s <= event.at_s}
+    return stay(replace(data, settled=data.settled | due))
+
+
+def settle(data: ClientRound, event: RestOverdue) -> Step[State, ClientRound]:
+    """Decode with the sums that are here."""
+    noted = note_overdue(data, event)
+    return _decode_or_end(noted.data) or noted
 
 
 def take_verdict(data: ClientRound, event: SumArrived | VoidAnnounced) -> Step[State, ClientRound]:
@@ -508,7 +548,7 @@ _BROKEN: dict[type, To[State, ClientRound]] = {Failed: To(fail, State.FAILED)}
 
 
 def _busy(state: State) -> dict[type, To[State, ClientRound]]:
-    return {**_BROKEN, Overtaken: To(note_overtaken, state)}
+    return {**_BROKEN, Overtaken: To(note_overtaken, state), RestOverdue: To(note_overdue, state)}
 
 
 def _open(state: State) -> dict[type, To[State, ClientRound]]:
@@ -545,6 +585,7 @@ TRANSITIONS: Table[State, ClientRound] = {
         SumArrived: To(take_verdict, State.WAITING, State.DECODING, State.FAILED),
         VoidAnnounced: To(take_verdict, State.WAITING, State.CLOSING, State.APPLIED, State.FAILED),
         Overtaken: To(give_up_waiting, State.WAITING, State.APPLIED),
+        RestOverdue: To(settle, State.WAITING, State.DECODING),
         **_open(State.WAITING),
         **_BROKEN,
     },
@@ -590,6 +631,10 @@ TRANSITIONS: Table[State, ClientRound] = {
 
 def resume(state: State, data: ClientRound) -> tuple[Effect, ...]:
     """Resume after a restart. Work that was done before the crash is on disk and not done again."""
+    return (*_resume_work(state, data), *map(_settle_at, data.settle_at_s.values()))
+
+
+def _resume_work(state: State, data: ClientRound) -> tuple[Effect, ...]:
     match state:
         case State.TRAINING:
             return (Train(idle=data.idle),)

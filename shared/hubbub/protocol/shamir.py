@@ -47,7 +47,9 @@ def interpolate(shares: Mapping[int, Element], prime: int) -> Element:
     """Return f(0) from the values at t or more points."""
     if not shares:
         raise LocalError("nothing can be interpolated from no shares")
-    terms = [value * factor % prime for value, factor in zip(shares.values(), _factors(shares, prime), strict=True)]
+    terms = [
+        value * factor % prime for value, factor in zip(shares.values(), _factors(shares, prime), strict=True)
+    ]
     total = terms[0]
     for term in terms[1:]:
         total = (total + term) % prime

@@ -99,6 +99,10 @@ class Phase:
         """Return those of the manifest's aggregators that take part, in order."""
         return tuple(named)
 
+    def quorum(self, servers: int) -> int:
+        """Return how many of so many aggregators are enough to release the sum; by default all."""
+        return servers
+
     def deal(self, values: Digits, modulus: int, servers: int, stream: RandomStream) -> list[Residues]:
         """Split a client's values into one share for each aggregator."""
         return sharing.split(values, modulus, servers, stream)
@@ -107,9 +111,9 @@ class Phase:
         """Add a share into an aggregator's total, in place."""
         sharing.accumulate(total, share, modulus)
 
-    def recombine(self, totals: Sequence[Residues], modulus: int) -> Residues:
-        """Turn the aggregators' totals into the sum over the members."""
-        return sharing.recombine(totals, modulus)
+    def recombine(self, totals: Mapping[int, Residues], modulus: int) -> Residues:
+        """Turn the aggregators' totals, by place, into the sum over the members."""
+        return sharing.recombine(list(totals.values()), modulus)
 
     @property
     def shares(self) -> bool:
@@ -140,7 +144,7 @@ class PlainPhase(Phase):
         del modulus, servers, stream
         return [values.astype(np.uint32, copy=False)]
 
-    def recombine(self, totals: Sequence[Residues], modulus: int) -> Residues:
+    def recombine(self, totals: Mapping[int, Residues], modulus: int) -> Residues:
         """Return the one total."""
         del modulus
         return totals[0]

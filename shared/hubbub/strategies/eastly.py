@@ -49,13 +49,17 @@ def find_threshold(servers: int) -> int:
 class ThresholdPhase(Phase):
     """Phase in which shares are values of a polynomial."""
 
+    def quorum(self, servers: int) -> int:
+        """Return the threshold."""
+        return find_threshold(servers)
+
     def deal(self, values: Digits, modulus: int, servers: int, stream: RandomStream) -> list[Residues]:
         """Share each value among the servers."""
         return shamir.deal(values, modulus, servers, find_threshold(servers), stream)
 
-    def recombine(self, totals: Sequence[Residues], modulus: int) -> Residues:
+    def recombine(self, totals: Mapping[int, Residues], modulus: int) -> Residues:
         """Interpolate the sum."""
-        return shamir.recover(dict(enumerate(totals, start=1)), modulus)
+        return shamir.recover({place + 1: total for place, total in totals.items()}, modulus)
 
 
 UPDATE = ThresholdPhase("update")

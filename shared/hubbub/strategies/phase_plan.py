@@ -83,6 +83,16 @@ class PhasePlan:
         return self.phase.aggregators(self.aggregators)
 
     @property
+    def quorum(self) -> int:
+        """How many of them are enough to release the sum."""
+        return self.phase.quorum(len(self.servers))
+
+    @property
+    def void_quorum(self) -> int:
+        """How many aggregators are enough to void it: all, or so many that the others are too few to release it."""
+        return len(self.servers) - self.quorum + 1 if self.quorum < len(self.servers) else len(self.aggregators)
+
+    @property
     def compact(self) -> bool:
         """True if shares and sums take the compact form."""
         return self.wire == "compact" and self.phase.shares

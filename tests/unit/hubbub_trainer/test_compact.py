@@ -119,7 +119,7 @@ def read(
         phase=phase,
         payload=bytes(last_size() if size is None else size),
     )
-    return read_sum(roster_of(MANIFEST), manifest, envelope, body, 900)
+    return read_sum(roster_of(MANIFEST), manifest, envelope, body, 900, 0.0)
 
 
 def test_a_masked_sum_of_the_combiner_that_all_have_signed_is_taken() -> None:
@@ -208,7 +208,7 @@ def test_a_single_aggregators_sum_is_refused_on_the_compact_wire(sender: PartyId
     )
 
     with pytest.raises(PeerError, match=f"{sender} sends no sum-chunk of signs") as caught:
-        read_sum(roster_of(MANIFEST), MANIFEST, envelope, body, 900)
+        read_sum(roster_of(MANIFEST), MANIFEST, envelope, body, 900, 0.0)
 
     assert caught.value.reason is RejectReason.WRONG_SENDER
 

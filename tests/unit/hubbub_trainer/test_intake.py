@@ -39,7 +39,7 @@ def read(
     envelope = make_envelope(
         body, sender=sender, recipient=client, manifest=MANIFEST, phase=phase, payload=payload
     )
-    return read_sum(roster_of(MANIFEST), MANIFEST, envelope, body, 500)
+    return read_sum(roster_of(MANIFEST), MANIFEST, envelope, body, 500, 0.0)
 
 
 def test_a_sum_is_taken_from_who_takes_part_in_the_phase() -> None:

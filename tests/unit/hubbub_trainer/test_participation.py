@@ -446,7 +446,9 @@ def word(*vouchers: tuple[int, int], model: str = MODEL) -> Publish:
     return Publish(THIRD, Role.CLIENT, ModelVouched(vouchers=said))
 
 
-@pytest.mark.parametrize("loss", [SumsLost(number=1), Strayed(number=1), order(5)], ids=["lost", "strayed", "skipped"])
+@pytest.mark.parametrize(
+    "loss", [SumsLost(number=1), Strayed(number=1), order(5)], ids=["lost", "strayed", "skipped"]
+)
 def test_where_models_are_clients_own_none_is_asked_for_or_sent(loss: object) -> None:
     play = Play(make_manifest(rounds=9, strategy="eastly-tss"))
     play.feed(order(1))

@@ -408,7 +408,7 @@ async def test_shares_open_with_their_aggregators_key_alone_and_add_up(tmp_path:
                 assert caught.value.reason is RejectReason.BROKEN_SEAL
         vectors, opened = make_vectors(MANIFEST), (sets[0], sets[2])
         plan, phase = plan_chunks(vectors, MANIFEST.chunk_bytes), find_phase("no-union", "signs")
-        values, *_ = recombine_chunks(phase, plan, vectors, 2, lambda place, index: opened[place][index][1])
+        values, *_ = recombine_chunks(phase, plan, vectors, range(2), lambda place, index: opened[place][index][1])
         said = signs.from_ring(values, 3)
         assert set(np.unique(said)) == {-1, 0, 1}
         assert np.count_nonzero(said) == MANIFEST.protocol_parameters.kept
@@ -451,7 +451,7 @@ async def find_sum(scene: Scene, phase: str) -> tuple[tuple[Vector, ...], list[R
     (vectors, first), (_, second) = [await scene.add(aggregator, 1, phase) for aggregator in scene.aggregators]
     plan, chunks = plan_chunks(vectors, MANIFEST.chunk_bytes), (first, second)
     rule = find_phase(scene.manifest.strategy, phase)
-    return vectors, recombine_chunks(rule, plan, vectors, 2, lambda place, index: chunks[place][index])
+    return vectors, recombine_chunks(rule, plan, vectors, range(2), lambda place, index: chunks[place][index])
 
 
 def add_to_sum(phase: str, vector: str, value: int, by: int) -> Misdeed:

@@ -29,7 +29,9 @@ def test_the_smallest_prime_from_a_number_on(at_least: int, prime: int) -> None:
     sizes=st.integers(2, 6).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n))),
     key=st.binary(min_size=32, max_size=32),
 )
-def test_any_t_shares_give_the_sum_of_what_was_dealt(values: list[int], sizes: tuple[int, int], key: bytes) -> None:
+def test_any_t_shares_give_the_sum_of_what_was_dealt(
+    values: list[int], sizes: tuple[int, int], key: bytes
+) -> None:
     parties, threshold = sizes
     stream, secret = AesCtrStream(key), np.array(values, dtype=np.uint32)
     first, second = (shamir.deal(secret, 11, parties, threshold, stream) for _ in range(2))

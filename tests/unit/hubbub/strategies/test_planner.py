@@ -180,7 +180,10 @@ def test_servers_learn_what_the_strategy_says() -> None:
 
     silent = {row.strategy for row in rows if row.runnable and row.exposure.within("nothing")}
     updates = {row.strategy for row in rows if row.exposure.servers_learn == "updates"}
-    assert silent == {"no-union", "partial-sec-union", "sec-union", "shared-mask", "secure-fedavg", "eastly-tss"} | SUMS
+    assert (
+        silent
+        == {"no-union", "partial-sec-union", "sec-union", "shared-mask", "secure-fedavg", "eastly-tss"} | SUMS
+    )
     assert updates == {row.strategy for row in rows if row.exposure.updates}
     assert updates == {"fedavg", "topbinary-direct", "topbinary-sep"}
     assert (bonawitz.updates, bonawitz.indices, bonawitz.sums) == (False, False, True)
