@@ -136,7 +136,7 @@ def _draw_rounds(
 
 def _draw_cost(manifest: Manifest, accounts: Sequence[Account], sent: int, fedavg: int) -> Table:
     title = f"Communication of all parties, wire mode {manifest.wire} (MB = 2^20 bytes)"
-    caption = "all messages: orders, receipts and keys too; FedAvg: its rounds and scores, by formula"
+    caption = "all messages: orders, receipts, keys too; FedAvg: scored rounds, by formula"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, caption=caption)
     table.add_column("")
     for column in ("payload measured", "payload predicted", "on the wire"):
