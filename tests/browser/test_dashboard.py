@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect
 
 from hubbub.ids import PartyId, RunId
 from hubbub.messages.manifest import Manifest
+from hubbub.protocol.masks import recommend_rate
 from support.browser import WAIT_MS, ColourScheme, NoBrowserError, Watch, axe, chromium, overflow, watched_page
 from support.processes import ProcessFederation, SharedBroker
 
@@ -356,6 +357,43 @@ def test_another_strategy_has_its_usual_rho_unless_another_was_chosen(stage: Sta
             watch.check()
         manifests = [stage.federation.read(f"runs/{run}")["manifest"] for run in (masked, last)]
         assert [manifest["rho"] for manifest in manifests] == [of_mask, rho]
+
+
+def test_another_strategy_keeps_the_learning_rate_and_a_mask_has_a_higher_one(stage: Stage) -> None:
+    first = stage.federation.submit(draw_up(stage, rounds=1, local_steps=5, rho=0.1, learning_rate=0.01))
+    stage.federation.wait_for(first, lambda view: view.state == "completed")
+    with stage.page(f"/#/runs/{first}") as (page, watch):
+        summed = repeat(stage, page, first, "plaintext-union", "failed")
+        masked = repeat(stage, page, summed, "shared-mask", "failed")
+        same = repeat(stage, page, masked, "shared-mask", "failed")
+        last = repeat(stage, page, same, "no-union", "completed")
+        watch.check()
+
+    runs = (summed, masked, same, last)
+    rates = [stage.federation.read(f"runs/{run}")["manifest"]["learning_rate"] for run in runs]
+    of_mask = recommend_rate(0.01, 0.03)
+    assert rates == [0.01, of_mask, of_mask, 0.01]
+
+
+def test_a_mask_without_a_learning_rate_is_warned_about_until_one_is_given(stage: Stage) -> None:
+    first = stage.federation.submit(draw_up(stage, rounds=1, local_steps=5, rho=0.1))
+    stage.federation.wait_for(first, lambda view: view.state == "completed")
+    with stage.page(f"/#/runs/{first}") as (page, watch):
+        expect(page.locator("#run-sub").get_by_text(first[:10])).to_be_visible()
+        page.get_by_role("group", name="Steer this run").get_by_role("button", name="Same again").click()
+        dialog = page.get_by_role("dialog", name="Start a run")
+        warning = dialog.get_by_text("needs a higher learning rate than the task's own: about 12 times as much")
+        expect(warning).to_be_hidden()
+        dialog.get_by_label("Strategy").select_option("shared-mask")
+        expect(warning).to_be_visible()
+        assert axe(page) == []
+        dialog.get_by_label("Learning rate").fill("0.5")
+        expect(warning).to_be_hidden()
+        with page.expect_request(lambda request: request.method == "POST") as request:
+            dialog.get_by_role("button", name="Start", exact=True).click()
+        assert request.value.post_data_json["learning_rate"] == 0.5
+        expect(dialog).to_be_hidden()
+        watch.check()
 
 
 def repeat(stage: Stage, page: Page, run: RunId, strategy: str, end: str) -> RunId:
