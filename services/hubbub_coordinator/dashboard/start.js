@@ -151,7 +151,8 @@ function warnOfRate(field, manifest, about) {
   const isSlow = times > 1 && field("rate").value === "";
   show(field("slow"), isSlow);
   const higher =
-    `! ${strategy} needs a higher learning rate than the task's own: ` + `about ${times.toFixed(0)} times as much.`;
+    `! ${strategy} needs a higher learning rate than the task's own: ` +
+    `about ${times.toFixed(0)} times as much.`;
   setText(field("slow"), isSlow ? higher : "");
 }
 
