@@ -304,6 +304,15 @@ def recommend(parameters: int) -> Recommendation:
     return Recommendation("shared-mask", "it takes the least traffic")
 
 
+def explain_no_gain(strategy: str, parameters: int) -> str:
+    """Return the reason of a run that sends as much as uncompressed FedAvg, or more; nothing for FedAvg itself."""
+    if strategy == "fedavg":
+        return ""
+    if parameters < SMALLEST_MASKED:
+        return "This model is too small to gain from compression"
+    return f"{strategy} compresses {'too little to gain' if STRATEGIES[strategy].uses_rho else 'nothing'}"
+
+
 def plan(question: Question, *, servers_learn: ServersLearn = "nothing") -> Plan:
     """Work out Table 2 for the question, and choose.
 
