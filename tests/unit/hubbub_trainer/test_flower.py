@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hubbub.errors import ConfigurationError, LocalError
+from hubbub.ids import Weights
 from hubbub.protocol.metrics import CLASSIFICATION, Metric, regression
 from hubbub.runtime.runner import Transition
 from hubbub_coordinator.accounts import account
@@ -188,7 +189,12 @@ async def test_the_same_client_gives_the_same_bits_in_every_form(tmp_path: Path)
     assert found == [found[0]] * 4
 
 
-async def test_what_a_client_raises_stays_at_home(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("weights", ["equal", "samples"])
+async def test_what_a_client_raises_stays_at_home(
+    weights: Weights, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also if it is let train when it joins, for its number of samples."""
+
     class Broken(Softmax):
         def fit(self, parameters: list[Any], config: Any) -> Any:
             if self.partition == 1:
@@ -196,7 +202,7 @@ async def test_what_a_client_raises_stays_at_home(tmp_path: Path, caplog: pytest
             return super().fit(parameters, config)
 
     task = FlowerTask("softmax", client_fn=lambda context: Broken(int(context.node_config["partition-id"])))
-    _, scores = await federate(task, tmp_path)
+    _, scores = await federate(task, tmp_path, replace(OPTIONS, weights=weights))
 
     assert len(scores) == OPTIONS.rounds, "all of them are released"
     assert SECRET in caplog.text
