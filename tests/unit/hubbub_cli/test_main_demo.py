@@ -162,6 +162,15 @@ def test_a_run_that_loses_many_indices_is_warned_about_and_still_runs(tmp_path: 
     assert "warning" not in kept
 
 
+def test_a_run_in_which_clients_send_signs_of_few_parameters_is_warned_about(
+    tmp_path: Path, quiet: Hubbub
+) -> None:
+    _, shown = run_demo(tmp_path, "--strategy", "no-union", "--rho", "0.1", hubbub=quiet)
+
+    warning = "warning: no-union with rho = 0.1 compresses the update of 30 of 300 parameters"
+    assert warning in " ".join(shown.split())
+
+
 def test_a_mask_is_recommended_only_to_a_task_whose_learning_rate_can_be_raised_for_it(
     tmp_path: Path, quiet: Hubbub
 ) -> None:
