@@ -445,6 +445,30 @@ def test_a_trainer_that_was_killed_is_shown_as_missing_until_it_is_back(stage: S
     assert lost in rounds[-1]["members"]
 
 
+def test_a_run_that_cannot_learn_is_refused_in_the_form_and_one_that_may_not_is_shown_with_a_warning(
+    stage: Stage,
+) -> None:
+    lossy = draw_up(stage, rounds=1, local_steps=5, strategy="sec-union", q=1, rho=0.5)
+    empty = lossy.model_copy(update={"cohort": lossy.cohort[:2], "rho": 1.0, "nonce": "e" * 32})
+    with watched_page(stage.browser, stage.federation.url) as (page, watch):
+        page.goto("/")
+        page.get_by_label("Token", exact=True).fill(stage.federation.change_token)
+        page.get_by_role("button", name="Use this token").click()
+        dialog = page.get_by_role("dialog", name="Start a run")
+        page.get_by_role("banner").get_by_role("button", name="Start a run").click()
+        dialog.get_by_label("or its text").fill(empty.model_dump_json())
+        dialog.get_by_role("button", name="Start", exact=True).click()
+        expect(dialog.get_by_role("alert")).to_contain_text("2 clients loses 100% of the indices")
+        dialog.get_by_label("or its text").fill(lossy.model_dump_json())
+        dialog.get_by_role("button", name="Start", exact=True).click()
+        expect(dialog).to_be_hidden()
+
+        warning = "! Warning: sec-union with q = 1, rho = 0.5 and 3 clients loses 43% of the indices"
+        expect(page.get_by_role("note").get_by_text("Warning")).to_contain_text(warning)
+        expect_completed(page)
+        assert ["422" in each for each in watch.complaints] == [True], "the browser logs the refusal"
+
+
 def test_a_run_that_does_not_learn_is_shown_as_stalled(stage: Stage) -> None:
     slow = draw_up(stage, rounds=9, local_steps=5, learning_rate=1e-6, patience=2)
     run = stage.federation.submit(slow)

@@ -295,12 +295,17 @@ class Recommendation:
     reason: str
 
 
-def recommend(parameters: int) -> Recommendation:
-    """Recommend a strategy in which servers learn nothing, by the size of the model."""
+def recommend(parameters: int, *, has_fixed_rate: bool = False) -> Recommendation:
+    """Recommend a strategy in which servers learn nothing, by the size of the model.
+
+    With `has_fixed_rate`, nobody can raise the learning rate of local training, and that is too low for a mask.
+    """
     if parameters < SMALLEST_MASKED:
         return Recommendation(
             "secure-fedavg", f"a model of {parameters:,} parameters learns too slowly from a few of them"
         )
+    if has_fixed_rate:
+        return Recommendation("sec-union", "it learns at the task's own learning rate, and takes little traffic")
     return Recommendation("shared-mask", "it takes the least traffic")
 
 
