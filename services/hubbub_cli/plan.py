@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 NOT_RUNNABLE = "*"
 NOT_TRAINING = "+"
-TOO_SMALL = " This model is too small to gain from compression."
 WIDE = 96
 """Terminal width from which cells are padded."""
 
@@ -70,7 +69,7 @@ def _write_row(row: Row, question: Question) -> dict[str, object]:
         "union_size": row.union_size,
         "bits_per_round": row.bits_per_round,
         "bits_in_all": row.bits_in_all,
-        "bytes_sent_per_round": _count_sent(question, row) if row.runnable else None,
+        "bytes_sent_per_round": _predict_sent(question, row) if row.runnable else None,
         "paper_bits_per_round": row.paper_bits_per_round,
         "phases": dict(row.phases),
         "server_learns": {name: getattr(row.exposure, name) for name in ("updates", "indices", "sums")},
@@ -171,25 +170,26 @@ def _block_leakage(answer: Plan) -> list[str]:
 
 
 def _recommend(answer: Plan) -> str:
+    from hubbub.strategies.planner import explain_no_gain  # noqa: PLC0415  (Help should not wait for numpy.)
+
     row, dense = answer.recommended, answer.row("fedavg")
     exact, is_lossy = answer.lossless, row.q is not None or row.bits is not None
     other = f"; without losing indices {exact.label}, {show_bytes(exact.bits_per_round / 8)}" if is_lossy else ""
-    sent, dense_sent = (_count_sent(answer.question, each) for each in (row, dense))
+    sent, dense_sent = (_predict_sent(answer.question, each) for each in (row, dense))
+    no_gain = f" {explain_no_gain(row.strategy, answer.question.parameters)}." if sent >= dense_sent else ""
     payload = f"{show_bytes(row.bits_per_round / 8)}, {_against(row.bits_per_round, dense.bits_per_round)}"
     return (
         f"Recommended if servers may learn {_AT_MOST[answer.servers_learn]}: {row.label}, because "
         f"{answer.reason}. A round is {payload}{other}.\n"
         f"With every message counted, about {show_bytes(sent)} a round, {_against(sent, dense_sent)} "
-        f"({show_bytes(dense_sent)}).{TOO_SMALL if sent > dense_sent else ''}"
+        f"({show_bytes(dense_sent)}).{no_gain}"
     )
 
 
-def _count_sent(question: Question, row: Row) -> int:
-    """Predict the bytes of every message of a round."""
+def _predict_sent(question: Question, row: Row) -> int:
     from hubbub.frame_costs import count_sent  # noqa: PLC0415  (Help should not wait for pydantic.)
-    from hubbub.strategies.registry import find_strategy  # noqa: PLC0415
 
-    return count_sent(find_strategy(row.strategy), row.phases, question.run)
+    return count_sent(row.strategy, row.phases, question.run)
 
 
 _AT_MOST = {"nothing": "nothing", "indices": "indices but nothing else"}

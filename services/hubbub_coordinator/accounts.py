@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 
 from pydantic import BaseModel
 
+from hubbub.frame_costs import count_orders, count_sent
 from hubbub.messages.shares import Direction
+from hubbub.parameters import Parameters
 from hubbub.protocol import tags
 from hubbub.protocol.costs import Headcount, fedavg_bits, tags_bits
 from hubbub.rest import CostView
@@ -28,6 +30,7 @@ class Account:
     union_size: int
     costs: dict[str, CostView]
     fedavg_bits: int
+    fedavg_wire_bytes: int
     round_s: float
     """From its opening to its end, by the coordinator's clock."""
 
@@ -187,6 +190,23 @@ def count_fedavg_bits(data: CoordinatorRound) -> int:
     return fedavg_bits(data.manifest.parameters, len(data.manifest.cohort))
 
 
+def count_fedavg_bytes(data: CoordinatorRound) -> int:
+    """Predict the bytes of all messages of such a round of uncompressed FedAvg, scored if this one was."""
+    payload = {"update": count_fedavg_bits(data), **_predict_scores(data)}
+    return _predict_fedavg(tuple(payload.items()), data.manifest.protocol_parameters)
+
+
+@lru_cache  # The rounds of a run ask for the same.
+def _predict_fedavg(payload: tuple[tuple[str, int], ...], run: Parameters) -> int:
+    return count_sent("fedavg", dict(payload), run)
+
+
+def count_all_bytes(data: CoordinatorRound) -> int:
+    """Return the bytes of all messages so far: reported where they have payload; orders and such by formula."""
+    names = frozenset(row.counts_as for _, row in data.traffic)
+    return data.wire_bytes + count_orders(data.manifest.strategy, names, data.manifest.protocol_parameters)
+
+
 def account(data: CoordinatorRound) -> Account:
     """Return the whole account of a released round."""
     return Account(
@@ -196,5 +216,6 @@ def account(data: CoordinatorRound) -> Account:
         union_size=data.union_size or 0,
         costs=costs(data),
         fedavg_bits=count_fedavg_bits(data),
+        fedavg_wire_bytes=count_fedavg_bytes(data),
         round_s=max(0.0, (data.ended_at_s or data.began_at_s) - data.began_at_s),
     )

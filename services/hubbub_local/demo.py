@@ -14,7 +14,7 @@ from rich.console import Console
 
 from hubbub.errors import ConfigurationError, ProtocolError
 from hubbub.messages.manifest import Manifest
-from hubbub.strategies.planner import explain_choices, recommend
+from hubbub.strategies.planner import explain_choices
 from hubbub.strategies.registry import find_strategy
 from hubbub.strategies.shared_mask import ONE_BIT
 from hubbub.strategies.unions import REVEALS
@@ -26,7 +26,7 @@ from hubbub_local.report import draw_report, write_report
 from hubbub_local.task_wrappers import ContinuedTask
 from hubbub_trainer.learning.registry import TASKS_IN_TORCH, Shelf, choose_task, is_place, load_task, try_task
 from hubbub_trainer.learning.task import HasOwnPace, Task, require
-from hubbub_trainer.planning import draw_up_manifest, find_warning
+from hubbub_trainer.planning import draw_up_manifest, find_warning, recommend_for
 from hubbub_trainer.run_context import TaskLoader
 from hubbub_trainer.saved_model import BEST
 from hubbub_trainer.workspace import digest
@@ -194,7 +194,7 @@ def _warn(manifest: Manifest, console: Console) -> None:
 
 
 def _introduce(options: DemoOptions, task: Task, manifest: Manifest, console: Console) -> None:
-    why = "" if options.strategy else f" (recommended: {recommend(manifest.parameters).reason})"
+    why = "" if options.strategy else f" (recommended: {recommend_for(task).reason})"
     strategy = find_strategy(manifest.strategy)
     share = f", ρ = {manifest.rho:g}" if strategy.uses_rho else ""
     rate = "" if manifest.learning_rate is None else f", learning rate {manifest.learning_rate:g}"

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hubbub.frame_costs import count_sent
 from hubbub.messages.manifest import Manifest
-from hubbub.strategies.registry import find_strategy
+from hubbub.strategies.planner import explain_no_gain
 from hubbub_cli.formatting import show_bytes, show_metric
 from hubbub_coordinator.accounts import Account
 from hubbub_local.demo_screen import Durations
@@ -93,24 +91,25 @@ def draw_report(
     wire: Mapping[str, int],
     drift: float | None = None,
 ) -> RenderableType:
-    """Draw the headline metric by round, and communication measured, predicted and against dense FedAvg."""
+    """Draw the headline metric by round, and communication measured, predicted and against FedAvg."""
     closing = Text(f"All {len(manifest.cohort)} clients hold the same model, SHA-256 {model_sha256[:16]}…")
     if drift is not None:
         closing = Text(
             f"Each of the {len(manifest.cohort)} clients holds a model of its own, as {manifest.strategy} has it: "
             f"they are up to {drift:.1%} away from their mean."
         )
-    sent, dense = sum(wire.values()), _count_fedavg(manifest, accounts)
+    sent, fedavg = sum(wire.values()), sum(each.fedavg_wire_bytes for each in accounts)
     parts: list[RenderableType] = [
         _draw_rounds(manifest, accounts, times, alone),
-        _draw_cost(manifest, accounts, sent, dense),
+        _draw_cost(manifest, accounts, sent, fedavg),
         Text(),
     ]
-    if sent > dense.sent and manifest.strategy != "fedavg":
+    no_gain = explain_no_gain(manifest.strategy, manifest.parameters)
+    if sent >= fedavg and no_gain:
         parts.append(
             Text(
-                f"This model is too small to gain from compression: all messages take {show_bytes(sent)}, and "
-                f"those of uncompressed FedAvg would take {show_bytes(dense.sent)}.",
+                f"{no_gain}: all messages take {show_bytes(sent)}, and those of uncompressed FedAvg would take "
+                f"{show_bytes(fedavg)}.",
                 style="yellow",
             )
         )
@@ -141,24 +140,9 @@ def _draw_rounds(
     return table
 
 
-@dataclass(frozen=True, slots=True)
-class _Dense:
-    """Bytes of uncompressed FedAvg for the same rounds, by formula."""
-
-    payload: float
-    sent: float
-    """With the frames of its rounds; neither its keys nor scores are counted."""
-
-
-def _count_fedavg(manifest: Manifest, accounts: Sequence[Account]) -> _Dense:
-    rounds, bits = len(accounts), accounts[0].fedavg_bits  # The same in every round.
-    sent = count_sent(find_strategy("fedavg"), {"update": bits}, manifest.protocol_parameters)
-    return _Dense(rounds * bits / 8, rounds * sent)
-
-
-def _draw_cost(manifest: Manifest, accounts: Sequence[Account], sent: int, dense: _Dense) -> Table:
+def _draw_cost(manifest: Manifest, accounts: Sequence[Account], sent: int, fedavg: int) -> Table:
     title = f"Communication of all parties, wire mode {manifest.wire} (MB = 2^20 bytes)"
-    caption = "all messages: orders, receipts and keys too; FedAvg: its rounds, by formula"
+    caption = "all messages: orders, receipts, keys too; FedAvg: scored rounds, by formula"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, caption=caption)
     table.add_column("")
     for column in ("payload measured", "payload predicted", "on the wire"):
@@ -183,10 +167,11 @@ def _draw_cost(manifest: Manifest, accounts: Sequence[Account], sent: int, dense
         style="bold",
     )
     table.add_row("all messages", "", "", show_bytes(sent))
-    table.add_row("uncompressed FedAvg", "", show_bytes(dense.payload), show_bytes(dense.sent))
-    table.add_row("against FedAvg", _compare(payload / 8, dense.payload), "", _compare(sent, dense.sent))
+    fedavg_payload = sum(each.fedavg_bits for each in accounts) / 8
+    table.add_row("uncompressed FedAvg", "", show_bytes(fedavg_payload), show_bytes(fedavg))
+    table.add_row("against FedAvg", _compare(payload / 8, fedavg_payload), "", _compare(sent, fedavg))
     return table
 
 
-def _compare(ours: float, dense: float) -> str:
-    return f"{dense / ours:.1f} times less" if ours <= dense else f"{ours / dense:.1f} times more"
+def _compare(ours: float, fedavg: float) -> str:
+    return f"{fedavg / ours:.1f} times less" if ours <= fedavg else f"{ours / fedavg:.1f} times more"

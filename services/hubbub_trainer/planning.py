@@ -50,7 +50,7 @@ def draw_up_manifest(
     to lose nearly all indices is refused; `find_warning` tells of one that may not learn.
     """
     parameters, seed = task.count_parameters(), options.seed
-    strategy = find_strategy(options.strategy or planner.recommend(parameters).strategy)
+    strategy = find_strategy(options.strategy or recommend_for(task).strategy)
     if seed is None:
         seed = endorsed[0].seed if endorsed else secrets.randbelow(FRESH_SEEDS)
     cohort = tuple(
@@ -100,9 +100,21 @@ def draw_up_manifest(
     return manifest
 
 
+def recommend_for(task: Task) -> planner.Recommendation:
+    """Recommend a strategy for a task."""
+    return planner.recommend(task.count_parameters(), has_fixed_rate=not isinstance(task, HasLearningRate))
+
+
 def find_warning(manifest: Manifest) -> str:
     """Return the warnings about a run that may learn slowly or not at all; nothing if there are none."""
-    return planner.describe_risks(find_strategy(manifest.strategy), manifest.protocol_parameters)
+    strategy = find_strategy(manifest.strategy)
+    warnings = [planner.describe_risks(strategy, manifest.protocol_parameters)]
+    if strategy.support == "mask" and manifest.learning_rate is None:
+        warnings.append(
+            f"{strategy.name} moves few parameters in a round, and they hardly move at the task's own learning "
+            "rate: it may learn slowly. Choose sec-union, or a higher learning rate if clients can be told one"
+        )
+    return ". ".join(each for each in warnings if each)
 
 
 def _choose_rate(task: Task, options: RunOptions, strategy: Strategy) -> dict[str, float]:

@@ -102,7 +102,7 @@ class Policy(PartyPolicy):
     total. The difference of two runs' totals, one with you and one without, is your number of samples."""
     max_samples: Limit = 1_000_000
     """The largest max_samples that a manifest may have: the most samples that a client counts as. A client that
-    lies about its number can weigh at most that much."""
+    lies can make the total as large as if each client had that many, so that yours hardly count."""
     max_scored_rounds: Limit = 200
     """The most rounds of a run in which scores are summed."""
     max_bins: Limit = 256

@@ -55,8 +55,12 @@ class RoundView(BaseModel):
     """By name, over all members of the scores phase; empty if the round was not scored."""
     phases: list[PhaseView]
     cost: dict[str, CostView]
+    all_wire_bytes: int
+    """Bytes of all messages so far: those with payload as reported; orders, receipts and reports by formula."""
     fedavg_bits: int
     """Payload of uncompressed FedAvg for a round of as many clients."""
+    fedavg_wire_bytes: int
+    """Bytes of all messages of such a round of FedAvg, by formula; with scores if this round has them."""
     applied: list[str]
     """The clients that have applied it."""
 

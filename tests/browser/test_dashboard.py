@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect
 
 from hubbub.ids import PartyId, RunId
 from hubbub.messages.manifest import Manifest
+from hubbub.protocol.masks import recommend_rate
 from support.browser import WAIT_MS, ColourScheme, NoBrowserError, Watch, axe, chromium, overflow, watched_page
 from support.processes import ProcessFederation, SharedBroker
 
@@ -207,11 +208,32 @@ def check_numbers(stage: Stage, page: Page, run: RunId) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text(f"{view['task']} · {view['strategy']}")
     expect(figure(page, "Round")).to_have_text(f"{view['round']} of {view['rounds_wanted']}")
     expect(figure(page, "Accuracy")).to_have_text(show_percent(view["metrics"]["accuracy"]))
-    expect(figure(page, "Payload so far")).to_have_text(show_bytes(view["payload_bits"] / 8))
+    expect(figure(page, "Sent so far")).to_have_text(show_bytes(sum(each["all_wire_bytes"] for each in rounds)))
+    check_comparison(page, view, rounds)
     expect(figure(page, "Union |V|")).to_have_text(f"{union[-1]:,}")
     expect(page.get_by_role("region", name="Events").get_by_text(f"{len(events)} events")).to_be_visible()
     check_chart(page, [each for each in rounds if each["metrics"]])
     check_traffic(page, stage.federation.read(f"runs/{run}/cost")["by_party"])
+
+
+def check_comparison(page: Page, view: dict[str, Any], rounds: list[dict[str, Any]]) -> None:
+    """The run is compared with FedAvg by the bytes of all messages; payload is a remark."""
+    ended = [each for each in rounds if each["ended_at_s"] is not None]
+    sent = sum(each["all_wire_bytes"] for each in ended)
+    fedavg = sum(each["fedavg_wire_bytes"] for each in ended if each["state"] == "released")
+    payload, gain, verdict = show_bytes(view["payload_bits"] / 8), "this is uncompressed FedAvg", ""
+    if view["no_gain"]:
+        times = f"{fixed(fedavg / sent, 1)} × less"
+        is_less = sent < fedavg
+        gain = f"{times} than uncompressed FedAvg" if is_less else view["no_gain"]
+        verdict = f": {times}" if is_less else f". {view['no_gain']}"
+    expect(page.locator(".figure-bytes .figure-note")).to_have_text(f"{gain}; payload {payload}")
+    card = page.get_by_role("region", name="Bytes per round", exact=True)
+    card.scroll_into_view_if_needed()
+    expect(card).to_contain_text(
+        f"All messages of these rounds take {show_bytes(sent)}, and those of uncompressed FedAvg would take "
+        f"{show_bytes(fedavg)}{verdict}. Payload alone is {payload}, and FedAvg's "
+    )
 
 
 def check_chart(page: Page, rounds: list[dict[str, Any]]) -> None:
@@ -280,6 +302,29 @@ def test_a_run_started_from_the_page_is_paused_resumed_and_followed_to_its_end(s
     assert stage.federation.read_run(run).rounds_released == 6
 
 
+@pytest.mark.parametrize(("no_gain", "share"), [("Too small", 0.9), ("Too small", 1), ("", 2)])
+def test_a_run_that_sends_as_much_as_fedavg_is_said_to_and_has_no_ratio(
+    stage: Stage, no_gain: str, share: float
+) -> None:
+    """Models here gain, so the page is given other answers of the interface."""
+    federation = stage.federation
+    run = federation.submit(draw_up(stage, rounds=1, local_steps=5))
+    federation.wait_for(run, lambda view: view.state == "completed")
+    view = federation.read(f"runs/{run}") | {"no_gain": no_gain}
+    page_of_rounds = federation.read(f"runs/{run}/rounds")
+    (only,) = page_of_rounds["items"]
+    only["fedavg_wire_bytes"] = round(share * only["all_wire_bytes"])
+    with watched_page(stage.browser, federation.url) as (page, watch):
+        page.route(re.compile(rf"/runs/{run}$"), lambda route: route.fulfill(json=view))
+        page.route(re.compile(rf"/runs/{run}/rounds"), lambda route: route.fulfill(json=page_of_rounds))
+        page.goto(f"/#/runs/{run}")
+        page.get_by_label("Token", exact=True).fill(stage.federation.change_token)
+        page.get_by_role("button", name="Use this token").click()
+        expect_completed(page)
+        check_comparison(page, view, page_of_rounds["items"])
+        watch.check()
+
+
 def test_a_run_is_started_with_the_keyboard_alone(stage: Stage) -> None:
     manifest = draw_up(stage, rounds=1)
     with watched_page(stage.browser, stage.federation.url) as (page, watch):
@@ -312,6 +357,43 @@ def test_another_strategy_has_its_usual_rho_unless_another_was_chosen(stage: Sta
             watch.check()
         manifests = [stage.federation.read(f"runs/{run}")["manifest"] for run in (masked, last)]
         assert [manifest["rho"] for manifest in manifests] == [of_mask, rho]
+
+
+def test_another_strategy_keeps_the_learning_rate_and_a_mask_has_a_higher_one(stage: Stage) -> None:
+    first = stage.federation.submit(draw_up(stage, rounds=1, local_steps=5, rho=0.1, learning_rate=0.01))
+    stage.federation.wait_for(first, lambda view: view.state == "completed")
+    with stage.page(f"/#/runs/{first}") as (page, watch):
+        summed = repeat(stage, page, first, "plaintext-union", "failed")
+        masked = repeat(stage, page, summed, "shared-mask", "failed")
+        same = repeat(stage, page, masked, "shared-mask", "failed")
+        last = repeat(stage, page, same, "no-union", "completed")
+        watch.check()
+
+    runs = (summed, masked, same, last)
+    rates = [stage.federation.read(f"runs/{run}")["manifest"]["learning_rate"] for run in runs]
+    of_mask = recommend_rate(0.01, 0.03)
+    assert rates == [0.01, of_mask, of_mask, 0.01]
+
+
+def test_a_mask_without_a_learning_rate_is_warned_about_until_one_is_given(stage: Stage) -> None:
+    first = stage.federation.submit(draw_up(stage, rounds=1, local_steps=5, rho=0.1))
+    stage.federation.wait_for(first, lambda view: view.state == "completed")
+    with stage.page(f"/#/runs/{first}") as (page, watch):
+        expect(page.locator("#run-sub").get_by_text(first[:10])).to_be_visible()
+        page.get_by_role("group", name="Steer this run").get_by_role("button", name="Same again").click()
+        dialog = page.get_by_role("dialog", name="Start a run")
+        warning = dialog.get_by_text("needs a higher learning rate than the task's own: about 12 times as much")
+        expect(warning).to_be_hidden()
+        dialog.get_by_label("Strategy").select_option("shared-mask")
+        expect(warning).to_be_visible()
+        assert axe(page) == []
+        dialog.get_by_label("Learning rate").fill("0.5")
+        expect(warning).to_be_hidden()
+        with page.expect_request(lambda request: request.method == "POST") as request:
+            dialog.get_by_role("button", name="Start", exact=True).click()
+        assert '"learning_rate":0.5' in (request.value.post_data or "")
+        expect(dialog).to_be_hidden()
+        watch.check()
 
 
 def repeat(stage: Stage, page: Page, run: RunId, strategy: str, end: str) -> RunId:
@@ -361,6 +443,30 @@ def test_a_trainer_that_was_killed_is_shown_as_missing_until_it_is_back(stage: S
     rounds = federation.read(f"runs/{manifest.run_id}/rounds")["items"]
     assert [lost not in each["members"] for each in rounds].count(True) >= 1
     assert lost in rounds[-1]["members"]
+
+
+def test_a_run_that_cannot_learn_is_refused_in_the_form_and_one_that_may_not_is_shown_with_a_warning(
+    stage: Stage,
+) -> None:
+    lossy = draw_up(stage, rounds=1, local_steps=5, strategy="sec-union", q=1, rho=0.5)
+    empty = lossy.model_copy(update={"cohort": lossy.cohort[:2], "rho": 1.0, "nonce": "e" * 32})
+    with watched_page(stage.browser, stage.federation.url) as (page, watch):
+        page.goto("/")
+        page.get_by_label("Token", exact=True).fill(stage.federation.change_token)
+        page.get_by_role("button", name="Use this token").click()
+        dialog = page.get_by_role("dialog", name="Start a run")
+        page.get_by_role("banner").get_by_role("button", name="Start a run").click()
+        dialog.get_by_label("or its text").fill(empty.model_dump_json())
+        dialog.get_by_role("button", name="Start", exact=True).click()
+        expect(dialog.get_by_role("alert")).to_contain_text("2 clients loses 100% of the indices")
+        dialog.get_by_label("or its text").fill(lossy.model_dump_json())
+        dialog.get_by_role("button", name="Start", exact=True).click()
+        expect(dialog).to_be_hidden()
+
+        warning = "! Warning: sec-union with q = 1, rho = 0.5 and 3 clients loses 43% of the indices"
+        expect(page.get_by_role("note").get_by_text("Warning")).to_contain_text(warning)
+        expect_completed(page)
+        assert ["422" in each for each in watch.complaints] == [True], "the browser logs the refusal"
 
 
 def test_a_run_that_does_not_learn_is_shown_as_stalled(stage: Stage) -> None:

@@ -112,6 +112,7 @@ def write_table(table: TableName, all_rounds: Sequence[SomeRound]) -> str:
 ROUND_COLUMNS = (
     *("round", "state", "reason", "began_at_s", "ended_at_s", "members", "union_size"),
     *("payload_bits", "predicted_bits", "wire_bytes", "fedavg_bits"),
+    *("all_wire_bytes", "fedavg_wire_bytes"),
 )
 
 
@@ -127,6 +128,7 @@ def _list_rounds(all_rounds: Sequence[SomeRound]) -> Iterable[Sequence[Cell]]:
             *(" ".join(view.members), view.union_size),
             *(sum(cost.payload_bits for cost in costs), sum(cost.predicted_bits for cost in costs)),
             *(sum(cost.wire_bytes for cost in costs), view.fedavg_bits),
+            *(view.all_wire_bytes, view.fedavg_wire_bytes),
             *(view.metrics.get(name) for name in names),
         )
 

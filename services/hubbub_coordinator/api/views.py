@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from hubbub.ids import RunId
 from hubbub.messages.manifest import Manifest
 from hubbub.rest import CostView, HeadlineView, ParticipantView, PhaseView, RoundView, RunView, RunWithParties
-from hubbub.strategies.planner import describe_risks
+from hubbub.strategies.planner import describe_risks, explain_no_gain
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.trust.roster import Roster
 from hubbub_coordinator import accounts
@@ -48,6 +48,8 @@ class RunDetail(RunWithParties):
     """A run with its parties and manifest."""
 
     manifest: Manifest
+    no_gain: str
+    """The reason, if it takes no fewer bytes than uncompressed FedAvg; empty for FedAvg itself."""
 
 
 class PartyCostView(PartyTotalView):
@@ -115,7 +117,9 @@ def view_round(state: rounds.State, data: CoordinatorRound) -> RoundView:
             for phase, record in zip(data.phases, data.records, strict=False)
         ],
         cost=accounts.costs(data),
+        all_wire_bytes=accounts.count_all_bytes(data),
         fedavg_bits=accounts.count_fedavg_bits(data),
+        fedavg_wire_bytes=accounts.count_fedavg_bytes(data),
         applied=[client for client in data.manifest.clients if client in data.applied],
     )
 
@@ -203,7 +207,9 @@ def view_detail(known: KnownRun, roster: Roster, now_s: float) -> RunDetail:
             )
         )
     summary = _summarise(known.run, state, data, last)
-    return RunDetail.model_validate({**summary, "manifest": data.manifest, "participants": participants})
+    no_gain = explain_no_gain(data.manifest.strategy, data.manifest.parameters)
+    own = {"manifest": data.manifest, "no_gain": no_gain, "participants": participants}
+    return RunDetail.model_validate({**summary, **own})
 
 
 # Costs --------------------------------------------------------------------------------------------------

@@ -1,11 +1,24 @@
 // Sums over a run's rounds, as the page shows them.
 
-/** Return the ended rounds' payload, dense FedAvg's for the released ones, and the quotient. */
-export function compareWithDense(rounds) {
+const BYTES = 8;
+
+/** Bytes of the ended rounds, FedAvg's for the released ones, and the quotient: of all messages, and of payload. */
+export function compareWithFedavg(rounds) {
   const ended = rounds.filter((round) => round.ended_at_s !== null);
-  const sent = sum(ended.map(payloadOf));
-  const dense = sum(ended.filter((round) => round.state === "released").map((round) => round.fedavg_bits));
-  return { sent, dense, times: sent > 0 && dense > 0 ? dense / sent : null };
+  const released = ended.filter((round) => round.state === "released");
+  return {
+    wire: divide(sumOf(ended, "all_wire_bytes"), sumOf(released, "fedavg_wire_bytes")),
+    payload: divide(sum(ended.map(payloadOf)) / BYTES, sumOf(released, "fedavg_bits") / BYTES),
+  };
+}
+
+function divide(sent, fedavg) {
+  return { sent, fedavg, times: sent > 0 && fedavg > 0 ? fedavg / sent : null };
+}
+
+/** A field of the rounds, added up. */
+export function sumOf(rounds, field) {
+  return sum(rounds.map((round) => round[field]));
 }
 
 /** Payload bits of a round, over all categories. */

@@ -1,6 +1,6 @@
 // Data of the charts: series, a sentence that says the same, and a table. Pure.
 
-import { compareWithDense, kindsOf, measured, payloadOf, predictedOf } from "./account.js";
+import { compareWithFedavg, kindsOf, measured, payloadOf, predictedOf } from "./account.js";
 import {
   formatBits,
   formatBytes,
@@ -20,7 +20,7 @@ const NOT_SCORED = "This run sums no scores.";
 /** All charts, in the order of the page; the first gets its title from the run's metric. */
 export const CHARTS = [
   { name: "metric", title: "Scores", build: chartMetric },
-  { name: "bytes", title: "Payload per round", build: chartBytes, nearer: "Without FedAvg" },
+  { name: "bytes", title: "Bytes per round", build: chartBytes, nearer: "Without FedAvg" },
   { name: "time", title: "Time per round", build: chartTime },
   { name: "union", title: "|V| per round", build: chartUnion },
 ];
@@ -105,6 +105,11 @@ function chartBytes({ detail, rounds, near }, colours) {
   const x = shown.map((round) => round.round);
   const kinds = kindsOf(shown);
   const voids = shown.map((round) => (round.state === "void" ? "/" : ""));
+  const bar = (color) => ({
+    color,
+    line: { width: 0 },
+    pattern: { shape: voids, fillmode: "overlay", fgcolor: colours.surface, size: 5, solidity: 0.4 },
+  });
   const bytes = (bits) => bits / BYTES;
   const traces = [
     ...kinds.map((kind, index) => ({
@@ -113,57 +118,76 @@ function chartBytes({ detail, rounds, near }, colours) {
       x,
       y: shown.map((round) => bytes(round.cost[kind]?.payload_bits ?? 0)),
       customdata: shown.map((round) => formatBits(round.cost[kind]?.payload_bits ?? 0)),
-      marker: {
-        color: colours.series[index % colours.series.length],
-        line: { width: 0 },
-        pattern: { shape: voids, fillmode: "overlay", fgcolor: colours.surface, size: 5, solidity: 0.4 },
-      },
+      marker: bar(colours.series[index % colours.series.length]),
       hovertemplate: "%{customdata}",
     })),
+    {
+      type: "bar",
+      name: "beside payload",
+      x,
+      y: shown.map(besidePayload),
+      customdata: shown.map((round) => formatBytes(besidePayload(round))),
+      marker: bar(colours.pale),
+      hovertemplate: "%{customdata}",
+    },
     ...(near
       ? []
       : [
           line(
-            "dense FedAvg",
+            "uncompressed FedAvg",
             x,
-            shown.map((round) => bytes(round.fedavg_bits)),
-            shown.map((round) => formatBits(round.fedavg_bits)),
+            shown.map((round) => round.fedavg_wire_bytes),
+            shown.map((round) => formatBytes(round.fedavg_wire_bytes)),
             { color: colours.ink, width: 1.5, dash: "dash" },
           ),
         ]),
     {
       type: "scatter",
-      name: "formula",
+      name: "payload by formula",
       mode: "markers",
       ...some(shown, predictedOf),
       hovertemplate: "%{customdata}",
       marker: { symbol: "diamond-open", size: 8, color: colours.ink, line: { width: 1.5 } },
     },
   ];
-  const { sent, dense, times } = compareWithDense(rounds);
   const exact = shown
     .filter((round) => round.state === "released")
     .every((round) => payloadOf(round) === predictedOf(round));
   return {
     traces,
     layout: { barmode: "stack", yaxis: byteAxis(shown, near), bargap: 0.28 },
-    summary: times
-      ? `${formatBits(sent)} sent where dense FedAvg sends ${formatBits(dense)}: ${formatTimes(times)} less` +
-        `${exact ? `; every released round is what the formula of the ${detail.wire} wire says, to the bit` : ""}.`
-      : "",
+    summary: sayComparison(detail, compareWithFedavg(rounds), exact),
     empty: "Bytes are counted when a phase is released.",
     table: {
-      head: ["Round", ...kinds, "Sum", "Formula", "On the wire", "Dense FedAvg"],
+      head: ["Round", ...kinds, "Payload", "Formula", "All messages", "FedAvg's"],
       body: shown.map((round) => [
         round.round,
         ...kinds.map((kind) => formatBits(round.cost[kind]?.payload_bits ?? 0)),
         formatBits(payloadOf(round)),
         formatBits(predictedOf(round)),
-        formatBytes(Object.values(round.cost).reduce((total, cost) => total + cost.wire_bytes, 0)),
-        formatBits(round.fedavg_bits),
+        formatBytes(round.all_wire_bytes),
+        formatBytes(round.fedavg_wire_bytes),
       ]),
     },
   };
+}
+
+/** Bytes of a round's headers, signatures, seals, orders, receipts and reports. */
+function besidePayload(round) {
+  return Math.max(0, round.all_wire_bytes - payloadOf(round) / BYTES);
+}
+
+/** Compare all bytes with those of uncompressed FedAvg, and then payload. */
+function sayComparison(detail, { wire, payload }, exact) {
+  if (wire.times === null) return "";
+  const isLess = wire.times > 1;
+  const verdict = detail.no_gain && (isLess ? `: ${formatTimes(wire.times)} less` : `. ${detail.no_gain}`);
+  return (
+    `All messages of these rounds take ${formatBytes(wire.sent)}, and those of uncompressed FedAvg would take ` +
+    `${formatBytes(wire.fedavg)}${verdict}. ` +
+    `Payload alone is ${formatBytes(payload.sent)}, and FedAvg's ${formatBytes(payload.fedavg)}` +
+    `${exact ? `; in every released round it is what the formula of the ${detail.wire} wire says, to the bit` : ""}.`
+  );
 }
 
 /** The coordinator's waiting times in a released round, by arrival times: clients report no durations. */
@@ -280,7 +304,7 @@ function markers(x) {
 function byteAxis(rounds, near) {
   const top = Math.max(
     1,
-    ...rounds.map((round) => Math.max(near ? 0 : round.fedavg_bits, payloadOf(round)) / BYTES),
+    ...rounds.map((round) => Math.max(near ? 0 : round.fedavg_wire_bytes, round.all_wire_bytes)),
   );
   const step = 2 ** Math.ceil(Math.log2(top / 5));
   const tickvals = Array.from({ length: 6 }, (_, index) => index * step).filter((value) => value <= 1.1 * top);

@@ -215,6 +215,7 @@ function readColours() {
     ink: read("ink"),
     quiet: read("ink-2"),
     grid: read("line"),
+    pale: read("line-strong"),
     surface: read("surface"),
     series: [1, 2, 3, 4, 5].map((number) => read(`series-${number}`)),
     font: getComputedStyle(document.body).fontFamily,

@@ -27,7 +27,7 @@ function showOthers(cost, detail, about) {
   const aside = byId("others-aside");
   const rounds = cost?.rounds_released ?? 0;
   aside.textContent = rounds
-    ? `by the formulas of the ${detail?.wire} wire, for the same ${plural(rounds, "released round")}, ` +
+    ? `payload alone, by the formulas of the ${detail?.wire} wire, for the same ${plural(rounds, "released round")}, ` +
       "the same |V| and the same parties"
     : "";
   if (!detail || rounds === 0)

@@ -1,10 +1,11 @@
 // The chosen run in a few large numbers, and the parties that it waits for.
 
-import { compareWithDense, measured } from "./account.js";
+import { compareWithFedavg, measured, sumOf } from "./account.js";
 import { byId, h, set, setText, show } from "./dom.js";
 import {
   formatAge,
   formatBits,
+  formatBytes,
   formatClock,
   formatCount,
   formatDay,
@@ -27,7 +28,7 @@ import { ACTIVE, drawProgress } from "./runs.js";
 const FIGURES = [
   { name: "round", label: "Round", say: sayRound },
   { name: "metric", label: "Score", say: sayMetric },
-  { name: "payload", label: "Payload so far", say: sayPayload },
+  { name: "bytes", label: "Sent so far", say: sayBytes },
   { name: "union", label: "Union |V|", say: sayUnion },
   { name: "time", label: "Time", say: sayTime },
 ];
@@ -147,15 +148,16 @@ function sayChange(name, change) {
   return `${change >= 0 ? "+" : "−"}${said}`;
 }
 
-function sayPayload(run, rounds) {
-  const { times } = compareWithDense(rounds);
-  const note =
-    times === null
-      ? "nothing to compare yet"
-      : times >= 1
-        ? `${formatTimes(times)} less than dense FedAvg`
-        : `${formatTimes(1 / times)} dense FedAvg`;
-  return [split(formatBits(run.payload_bits)), note];
+/** All bytes on the wire, beside those of uncompressed FedAvg; payload is a remark. */
+function sayBytes(run, rounds) {
+  const sent = split(formatBytes(sumOf(rounds, "all_wire_bytes")));
+  return [sent, `${sayGain(run, compareWithFedavg(rounds).wire)}; payload ${formatBits(run.payload_bits)}`];
+}
+
+function sayGain(run, { times }) {
+  if (times === null) return "nothing to compare yet";
+  if (run.no_gain === "") return "this is uncompressed FedAvg";
+  return times > 1 ? `${formatTimes(times)} less than uncompressed FedAvg` : run.no_gain;
 }
 
 function sayUnion(run, rounds) {

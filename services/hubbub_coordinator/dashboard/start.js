@@ -5,6 +5,7 @@ import { onSubmit, prepareDialog } from "./dialogs.js";
 import { isShare, shortId } from "./format.js";
 
 const NONCE_BYTES = 16;
+const MASK = "shared-mask";
 
 /** The dialog; `onStarted` is given the new run. */
 export function mountStart(store, { api, onStarted }) {
@@ -35,6 +36,7 @@ export function mountStart(store, { api, onStarted }) {
     if (mode === "paste") return check(field("text").value);
     const target = field("target").value;
     const strategy = field("strategy").value;
+    const rate = field("rate").value;
     // These belong to the strategy that they were drawn up with; undefined fields are left out.
     const own = strategy === based.manifest.strategy ? based.manifest : {};
     return JSON.stringify({
@@ -44,7 +46,7 @@ export function mountStart(store, { api, onStarted }) {
       rho: chooseRho(based.manifest, strategy, store.state.about),
       block: own.block,
       bits: own.bits,
-      learning_rate: own.learning_rate,
+      learning_rate: rate === "" ? undefined : Number(rate),
       weights: own.weights,
       max_samples: own.max_samples,
       target: target === "" ? null : Number(target) / unitOf(based.headline),
@@ -56,7 +58,12 @@ export function mountStart(store, { api, onStarted }) {
     const wanted = event.target.closest("button")?.dataset.mode;
     if (wanted) choose(wanted);
   });
-  field("strategy").addEventListener("change", () => warnOfReveals(field, store.state.about));
+  field("strategy").addEventListener("change", () => {
+    field("rate").value = chooseRate(based.manifest, field("strategy").value, store.state.about);
+    warnOfReveals(field, store.state.about);
+    warnOfRate(field, based.manifest, store.state.about);
+  });
+  field("rate").addEventListener("input", () => warnOfRate(field, based.manifest, store.state.about));
   field("file").addEventListener("change", async () => {
     const file = field("file").files[0];
     if (file) field("text").value = await file.text();
@@ -113,14 +120,40 @@ function fillIn(field, { run, headline, manifest }, about) {
     ...(about?.strategies ?? []).map(({ name }) => h("option", { value: name }, name)),
   );
   field("strategy").value = manifest.strategy;
+  field("rate").value = chooseRate(manifest, manifest.strategy, about);
   setText(field("nonce"), makeNonce());
   warnOfReveals(field, about);
+  warnOfRate(field, manifest, about);
 }
 
 /** The run's own ρ if somebody chose it; if it is its strategy's usual one, that of the wanted strategy. */
 function chooseRho({ strategy, rho }, wanted, about) {
   const usual = (name) => about?.strategies.find((each) => each.name === name)?.usual_rho;
   return rho === usual(strategy) ? usual(wanted) : rho;
+}
+
+/** Factor of the task's own learning rate: the coordinates of a mask are few, and move further. */
+function rateFactor(strategy, rho) {
+  return strategy === MASK ? 2 / Math.sqrt(rho) : 1;
+}
+
+/** The run's learning rate, converted for the wanted strategy; empty if the task has its own, unknown here. */
+function chooseRate(manifest, wanted, about) {
+  const { strategy, rho, learning_rate: rate } = manifest;
+  if (rate === undefined) return "";
+  const times = rateFactor(wanted, chooseRho(manifest, wanted, about)) / rateFactor(strategy, rho);
+  return times === 1 ? rate : +(rate * times).toPrecision(2);
+}
+
+function warnOfRate(field, manifest, about) {
+  const strategy = field("strategy").value;
+  const times = rateFactor(strategy, chooseRho(manifest, strategy, about));
+  const isSlow = times > 1 && field("rate").value === "";
+  show(field("slow"), isSlow);
+  const higher =
+    `! ${strategy} needs a higher learning rate than the task's own: ` +
+    `about ${times.toFixed(0)} times as much.`;
+  setText(field("slow"), isSlow ? higher : "");
 }
 
 function warnOfReveals(field, about) {

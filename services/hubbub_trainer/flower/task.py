@@ -201,12 +201,15 @@ class FlowerLearner(RoundLearner):
     def samples(self) -> int:
         """The number of examples that the client said it trained on last.
 
-        A process that was restarted in the middle of a round has not trained yet: it lets the client train once,
-        only to learn this number.
+        Before it has trained, in a run that weighs by samples, it is let train once, only to learn this number. It
+        is 0 if that failed: a run does not end because of it.
         """
         if self._samples is None:
             theta = self._layout.flatten(self._initial)
-            self.train(theta, steps=1, seed=0, progress=lambda _done, _steps: None)
+            try:
+                self.train(theta, steps=1, seed=0, progress=lambda _done, _steps: None)
+            except LocalError as error:
+                log.error("the client cannot train, so its number of samples is unknown: %s", error)  # noqa: TRY400  (As below.)
         return self._samples or 0
 
     @property

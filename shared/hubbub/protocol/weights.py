@@ -11,9 +11,12 @@ Any C - 1 clients together learn Σn, and so what the last one has; fewer learn 
 stay as they are in every round, and a sum over fewer members is not scaled up: both would tell the number of a
 client that is missing.
 
-A client can lie about its number, at most up to max_samples, and so can one that sends a false t_j: a total beyond
-what the cohort can have counts as the nearest that it can have. Whoever sends different t_j to different clients
-splits the transcripts, which hold Σn, and nothing of clients with different totals is ever added up.
+A client can lie about its number, or send a false t_j, and so choose Σn: a total beyond what the cohort can have
+counts as the nearest that it can have. A high one makes all weights small, a low one lets each be up to 1, and the
+bound of a round's step holds for either. Its own weight binds it no more than anything else in its update.
+
+Whoever sends different t_j to different clients splits the transcripts, which hold Σn, and nothing of clients with
+different totals is ever added up.
 """
 
 from __future__ import annotations

@@ -295,13 +295,27 @@ class Recommendation:
     reason: str
 
 
-def recommend(parameters: int) -> Recommendation:
-    """Recommend a strategy in which servers learn nothing, by the size of the model."""
+def recommend(parameters: int, *, has_fixed_rate: bool = False) -> Recommendation:
+    """Recommend a strategy in which servers learn nothing, by the size of the model.
+
+    With `has_fixed_rate`, nobody can raise the learning rate of local training, and that is too low for a mask.
+    """
     if parameters < SMALLEST_MASKED:
         return Recommendation(
             "secure-fedavg", f"a model of {parameters:,} parameters learns too slowly from a few of them"
         )
+    if has_fixed_rate:
+        return Recommendation("sec-union", "it learns at the task's own learning rate, and takes little traffic")
     return Recommendation("shared-mask", "it takes the least traffic")
+
+
+def explain_no_gain(strategy: str, parameters: int) -> str:
+    """Return the reason of a run that sends as much as uncompressed FedAvg, or more; nothing for FedAvg itself."""
+    if strategy == "fedavg":
+        return ""
+    if parameters < SMALLEST_MASKED:
+        return "This model is too small to gain from compression"
+    return f"{strategy} compresses {'too little to gain' if STRATEGIES[strategy].uses_rho else 'nothing'}"
 
 
 def plan(question: Question, *, servers_learn: ServersLearn = "nothing") -> Plan:

@@ -165,6 +165,29 @@ def test_a_run_that_loses_many_indices_is_warned_about_and_still_runs(tmp_path: 
     assert "warning" not in kept
 
 
+def test_a_run_in_which_clients_send_signs_of_few_parameters_is_warned_about(
+    tmp_path: Path, quiet: Hubbub
+) -> None:
+    _, shown = run_demo(tmp_path, "--strategy", "no-union", "--rho", "0.1", hubbub=quiet)
+
+    warning = "warning: no-union with rho = 0.1 compresses the update of 30 of 300 parameters"
+    assert warning in " ".join(shown.split())
+
+
+def test_a_mask_is_recommended_only_to_a_task_whose_learning_rate_can_be_raised_for_it(
+    tmp_path: Path, quiet: Hubbub
+) -> None:
+    large = ("--task", "synthetic:20000", "--clients", "3")
+    chosen, told = run_demo(tmp_path, *large, hubbub=quiet)
+    _, warned = run_demo(tmp_path, *large, "--strategy", "shared-mask", hubbub=quiet)
+    _, untold = run_demo(tmp_path, *large, "--strategy", "shared-mask", "--learning-rate", "1", hubbub=quiet)
+
+    assert chosen["strategy"] == "sec-union"
+    assert "recommended: it learns at the task's own learning rate" in " ".join(told.split())
+    assert "warning: shared-mask moves few parameters in a round" in " ".join(warned.split())
+    assert "warning" not in told + untold
+
+
 UNSCORED = """
 import torch
 from hubbub_trainer.learning.torch_task import Data, TorchTask

@@ -202,6 +202,7 @@ def test_a_run_that_loses_many_indices_is_warned_about_beside_its_manifest(roste
         (("--target", "98"), "target: accuracy lies between 0 and 1, not at 98"),
         (("--target", "0.98", "--evaluate-every", "0"), "a target needs scores"),
         (("--phase-timeout", "0"), "phase_timeout_s: "),
+        (("--strategy", "sec-union", "--rho", "1", "--q", "1"), "loses 100% .* nearly all marks cancel"),
         (("--alpha-max", "-1"), "alpha_max is -1.0; choose a finite number above 0"),
         (("--out", "/nowhere/run.json"), "/nowhere/run.json cannot be written"),
     ],

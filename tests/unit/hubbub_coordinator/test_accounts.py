@@ -6,6 +6,7 @@ from typing import get_args
 
 import pytest
 
+from hubbub.frame_costs import count_orders, count_sent
 from hubbub.ids import PartyId, WireMode
 from hubbub.messages.rounds import ScoreClaim
 from hubbub.messages.shares import Direction, Traffic, declare
@@ -13,7 +14,15 @@ from hubbub.protocol.costs import Headcount
 from hubbub.protocol.layout import Vector
 from hubbub.rest import CostView
 from hubbub.strategies.registry import STRATEGIES
-from hubbub_coordinator.accounts import account, costs, predict, predict_others, split_by_party
+from hubbub_coordinator.accounts import (
+    account,
+    costs,
+    count_all_bytes,
+    count_fedavg_bytes,
+    predict,
+    predict_others,
+    split_by_party,
+)
 from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord
 from support.builders import make_claims, make_manifest
 from support.coordinator_play import CLASSIFIED, make_round
@@ -218,6 +227,28 @@ def test_scores_are_predicted_once_their_sum_is_out_and_no_part_of_other_strateg
     assert predict_others(data) == predict_others(FULL)
     assert unreleased.union_size == 100
     assert costs(unreleased)["scores"].predicted_bits == 0
+
+
+def test_all_bytes_of_a_round_are_those_reported_and_the_orders_of_its_phases() -> None:
+    data, scored_too = FULL, scored("paper", ONE, TWO, THREE)
+    begun, learning = count_all_bytes(EMPTY), count_all_bytes(data) - data.wire_bytes
+
+    assert learning == count_orders(
+        "no-union", frozenset({"signs", "factors", "tags"}), MANIFEST.protocol_parameters
+    )
+    assert 0 < begun < learning < count_all_bytes(scored_too) - scored_too.wire_bytes
+
+
+def test_fedavg_is_scored_in_as_many_rounds_as_the_run() -> None:
+    """And in whole messages, so that it is never compared with its payload alone."""
+    run = SCORED["compact"].protocol_parameters
+    plain, with_scores = (count_fedavg_bytes(data) for data in (FULL, scored("compact", ONE, TWO, THREE)))
+
+    update = 2 * 3 * 32 * 100
+    sums = {"scores": 3 * TO_SERVERS["compact"] + FROM_SERVERS["compact"], "tags": (3 + 1 + 3) * 192}
+    assert plain == count_sent("fedavg", {"update": update}, run) > update / 8
+    assert with_scores == count_sent("fedavg", {"update": update, **sums}, run)
+    assert with_scores - plain > sum(sums.values()) / 8
 
 
 def test_the_account_of_a_round() -> None:

@@ -273,6 +273,9 @@ async def check_completed_run(scene: Scene) -> None:
     scores = first["cost"]["scores"]
     assert scores["payload_bits"] == scores["predicted_bits"] == 2 * 2 * 3 * 2 * 32
     assert first["fedavg_bits"] == 2 * 3 * 32 * 1_003
+    assert first["fedavg_wire_bytes"] > first["fedavg_bits"] / 8
+    assert first["all_wire_bytes"] > sum(cost["wire_bytes"] for cost in first["cost"].values())
+    assert (await scene.get(RUN))["no_gain"] == "This model is too small to gain from compression"
     assert [each["state"] for each in (first, second)] == ["released"] * 2
     assert first["members"] == list(MANIFEST.clients)
     assert first["union_size"] == 1_003

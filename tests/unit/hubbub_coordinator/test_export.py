@@ -44,7 +44,8 @@ async def test_the_document_and_the_tables_are_all_that_the_interface_shows_of_a
     (row,), (of_round,) = read_table(tables["rounds"].text), shown["rounds"]
     assert (row["round"], row["state"], row["members"]) == ("1", "released", " ".join(MANIFEST.clients))
     assert not any(name.startswith("metrics.") for name in row), "the run has none"
-    assert int(row["fedavg_bits"]) == of_round["fedavg_bits"]
+    for name in ("all_wire_bytes", "fedavg_bits", "fedavg_wire_bytes"):
+        assert int(row[name]) == of_round[name]
     assert int(row["predicted_bits"]) == sum(cost["predicted_bits"] for cost in of_round["cost"].values())
     assert tables["costs"].text.splitlines()[0] == "round,counts_as,party,direction,payload_bits,wire_bytes"
 

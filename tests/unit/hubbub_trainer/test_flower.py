@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import random
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,9 +18,11 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from hubbub.errors import ConfigurationError, LocalError
+from hubbub.ids import Weights
 from hubbub.protocol.metrics import CLASSIFICATION, Metric, regression
 from hubbub.runtime.runner import Transition
 from hubbub_coordinator.accounts import account
@@ -188,7 +192,12 @@ async def test_the_same_client_gives_the_same_bits_in_every_form(tmp_path: Path)
     assert found == [found[0]] * 4
 
 
-async def test_what_a_client_raises_stays_at_home(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("weights", ["equal", "samples"])
+async def test_what_a_client_raises_stays_at_home(
+    weights: Weights, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also if it is let train when it joins, for its number of samples."""
+
     class Broken(Softmax):
         def fit(self, parameters: list[Any], config: Any) -> Any:
             if self.partition == 1:
@@ -196,7 +205,7 @@ async def test_what_a_client_raises_stays_at_home(tmp_path: Path, caplog: pytest
             return super().fit(parameters, config)
 
     task = FlowerTask("softmax", client_fn=lambda context: Broken(int(context.node_config["partition-id"])))
-    _, scores = await federate(task, tmp_path)
+    _, scores = await federate(task, tmp_path, replace(OPTIONS, weights=weights))
 
     assert len(scores) == OPTIONS.rounds, "all of them are released"
     assert SECRET in caplog.text
@@ -595,6 +604,64 @@ def test_a_client_that_cannot_be_made_without_its_data_is_taken_to_evaluate() ->
     assert task.count_parameters() == FEATURES * CLASSES + CLASSES
 
 
+# Flower's quickstarts -----------------------------------------------------------------------------------
+
+
+def answer(message: Any, arrays: list[Any] | None, **metrics: float) -> Any:
+    content: dict[str, Any] = {"metrics": flwr_app.MetricRecord(metrics)}
+    if arrays is not None:
+        content["arrays"] = flwr_app.ArrayRecord(arrays)
+    return flwr_app.Message(content=flwr_app.RecordDict(content), reply_to=message)
+
+
+def make_noise_task() -> FlowerTask:
+    """Make a task in the form of quickstart-numpy: one float64 that random numbers are added to, and no scores."""
+    app = ClientApp()
+
+    @app.train()  # type: ignore[untyped-decorator]  # As above.
+    def train(message: Any, _context: Any) -> Any:
+        arrays = [each + np.random.rand(*each.shape) for each in message.content["arrays"].to_numpy_ndarrays()]  # noqa: NPY002  (As clients do.)
+        return answer(message, arrays, **{"num-examples": 1, "random_metric": 0.5})
+
+    @app.evaluate()  # type: ignore[untyped-decorator]  # As above.
+    def evaluate(message: Any, _context: Any) -> Any:
+        return answer(message, None, **{"num-examples": 1, "random_metric": 0.5})
+
+    return FlowerTask("noise", app=app, initial=lambda _seed: [np.ones((1, 1))], metrics=())
+
+
+def make_regression(arrays: list[Any]) -> LogisticRegression:
+    """Make scikit-learn's model with these parameters, as quickstart-sklearn does, for one epoch."""
+    model = LogisticRegression(max_iter=1, warm_start=True, solver="saga")
+    model.classes_ = np.arange(CLASSES)
+    model.coef_, model.intercept_ = arrays
+    return model
+
+
+def make_sklearn_task() -> FlowerTask:
+    """Make a task in the form of quickstart-sklearn: float64 coefficients, and a loss of another name."""
+    app = ClientApp()
+
+    @app.train()  # type: ignore[untyped-decorator]  # As above.
+    def train(message: Any, context: Any) -> Any:
+        model = make_regression(message.content["arrays"].to_numpy_ndarrays(keep_input=False))
+        features, labels = make_samples(context.node_config["partition-id"])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Of an end before it has converged.
+            model.fit(features, labels)
+        return answer(message, [model.coef_, model.intercept_], **{"num-examples": SAMPLES, "train_logloss": 0.5})
+
+    @app.evaluate()  # type: ignore[untyped-decorator]  # As above.
+    def evaluate(message: Any, context: Any) -> Any:
+        model = make_regression(message.content["arrays"].to_numpy_ndarrays())
+        features, labels = make_samples(context.node_config["partition-id"])
+        found = {"accuracy": model.score(features, labels), "test_logloss": 0.5}
+        return answer(message, None, **{"num-examples": SAMPLES, **found})
+
+    start = [np.zeros((CLASSES, FEATURES)), np.zeros(CLASSES)]
+    return FlowerTask("iris", app=app, initial=lambda _seed: start, loss="test_logloss")
+
+
 # Randomness ---------------------------------------------------------------------------------------------
 
 
@@ -701,6 +768,20 @@ async def test_one_seed_gives_one_model_if_clients_draw_from_global_generators(f
     assert first == second
     assert first[0] != other[0]
     assert form != "torch app" or first[1][-1]["accuracy"] > 0.8, "it learns"
+
+
+@pytest.mark.parametrize("make", [make_noise_task, make_sklearn_task, make_torch_task])
+async def test_flowers_quickstarts_run_with_what_is_recommended_and_one_seed_gives_one_model(
+    make: Callable[[], FlowerTask], tmp_path: Path
+) -> None:
+    task, options = make(), replace(OPTIONS, strategy=None, rho=None, q=None)
+    first, again = [await federate(task, tmp_path / name, options) for name in ("first", "again")]
+
+    (digest,), scores = first
+    assert first == again
+    assert digest != hashlib.sha256(task.initial_model(OPTIONS.seed).tobytes()).hexdigest(), "the model moves"
+    assert [each.keys() for each in scores] == [{metric.name for metric in task.metrics}] * OPTIONS.rounds
+    assert task.name != "iris" or scores[-1]["accuracy"] > 0.8
 
 
 def test_threads_draw_what_they_would_draw_alone() -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -17,17 +18,19 @@ from typing import BinaryIO
 import numpy as np
 import pytest
 
-from hubbub.crypto.key_derivation import GroupSecret
+from hubbub.crypto.key_derivation import CONTRIBUTION_BYTES, GroupSecret
 from hubbub.crypto.sealing import CHUNK_KEY_BYTES, Kem, seal_overhead
 from hubbub.disk import replacing
 from hubbub.errors import Code, RejectReason
 from hubbub.ids import PartyId
 from hubbub.machine.effects import Key
+from hubbub.messages.envelope import Message
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundApplied
-from hubbub.messages.runs import GroupContribution, RunJoined, RunReady, RunRefused
+from hubbub.messages.runs import GroupConfirmed, GroupContribution, RunJoined, RunKeys, RunReady, RunRefused
 from hubbub.messages.shares import ShareChunk
 from hubbub.messages.snapshots import SnapshotRequested
+from hubbub.protocol.weights import SHARE_BYTES, add
 from hubbub.runtime import spool
 from hubbub.runtime.state_folder import STATE_FILE
 from hubbub.transport.topology import DELIVERY_LIMIT
@@ -182,6 +185,68 @@ async def test_killed_at_every_event_it_ends_with_the_same_model(
     assert {("before", "forgotten"), ("after", "forgotten")} <= between, "when the participation is there already"
     begun = {(point.when, point.what) for point in saboteur.points if point.key == Key("run", run)}
     assert {("before", "beginning"), ("after", "beginning")} <= begun, "when it is not yet, and when it just is"
+
+
+SAMPLES = {SECOND: 40, THIRD: 7}
+
+
+def told(scene: Scene, client: PartyId, kind: type[Message]) -> list[bytes]:
+    """All contents of a kind that the real client has told a peer so far, in order."""
+    heard = [each for each in scene.parties[client].heard if isinstance(each.body, kind)]
+    if kind is GroupContribution:
+        return [scene.peers.seals[client].open_contribution(each.sender, each.payload) for each in heard]
+    return [each.payload for each in heard]
+
+
+async def join_weighted(scene: Scene) -> None:
+    """The peers deal shares of zero to all, and add their own numbers to what they were dealt."""
+    await scene.pledge()
+    await scene.tell(RunKeys(keys=scene.peers.run_keys))
+    for client in scene.by_hand:
+        await scene.hear(scene.parties[client], GroupContribution)
+        mine = told(scene, client, GroupContribution)[0]
+        scene.peers.parts |= {ME: mine[:CONTRIBUTION_BYTES], client: client.encode().ljust(CONTRIBUTION_BYTES)}
+        await scene.deal(client, to=ME, part=scene.peers.parts[client] + bytes(SHARE_BYTES))
+    group = scene.peers.agree()
+    for client in scene.by_hand:
+        await scene.hear(scene.parties[client], GroupConfirmed)
+        mine = told(scene, client, GroupContribution)[0]
+        share = int.from_bytes(mine[CONTRIBUTION_BYTES:], "big")
+        mask = int.from_bytes(group.key_for(f"samples {client}")[:SHARE_BYTES], "big")
+        masked = add((share, SAMPLES[client], mask)).to_bytes(SHARE_BYTES, "big")
+        body = GroupConfirmed(confirmation=group.confirmation())
+        await scene.say(scene.parties[client], body, round_number=0, phase="", payload=masked)
+    await scene.hear(scene.coordinator, RunReady)
+
+
+async def test_killed_at_every_event_of_its_admission_it_tells_one_sum_of_shares_and_finds_the_total(
+    tmp_path: Path,
+) -> None:
+    """Two sums under one mask would give away their difference, and two sets of shares the number itself."""
+    manifest = draw_up(TASK, weights="samples")
+    struck: Counter[tuple[str, str]] = Counter()
+
+    def chosen(point: Point) -> bool:
+        # There are two events of a kind, one for each peer. Others that came again and again would kill for ever.
+        if point.key != Key("admission", manifest.run_id):
+            return False
+        struck[point.when, point.what] += 1
+        return struck[point.when, point.what] <= 2
+
+    async with scene_of(tmp_path, manifest, TASK) as scene, haunted(scene, chosen):
+        await join_weighted(scene)
+        await scene.settle()
+        contents = [set(told(scene, client, GroupContribution)) for client in scene.by_hand]
+        sums = {each for client in scene.by_hand for each in told(scene, client, GroupConfirmed)}
+        secrets = scene.trainer.context_of(manifest.run_id).secrets
+        samples = TASK.learner(index=0, clients=3, seed=manifest.seed).samples
+
+        assert [len(each) for each in contents] == [1, 1]
+        assert len(sums) == 1
+        assert secrets.cohort_samples() == samples + sum(SAMPLES.values())
+        assert (scene.dead(), scene.failures) == ([], [])
+        events = {"Prepared", "KeysArrived", "ContributionArrived", "GroupAgreed", "PeerConfirmed"}
+        assert struck.keys() >= {(when, what) for when in ("before", "after") for what in events}
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

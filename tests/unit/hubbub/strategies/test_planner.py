@@ -20,6 +20,7 @@ from hubbub.strategies.planner import (
     describe_risks,
     expect_union,
     explain_choices,
+    explain_no_gain,
     plan,
     recommend,
     refuse_empty_union,
@@ -226,6 +227,18 @@ def test_a_model_too_small_for_a_mask_is_averaged_whole_though_that_costs_more(
     assert "19,999 parameters learns too slowly" in small.reason
     assert small.row("shared-mask").bits_per_round < small.recommended.bits_per_round
     assert [recommend(n).strategy for n in (19_999, 20_000)] == ["secure-fedavg", "shared-mask"]
+    fixed = [recommend(n, has_fixed_rate=True).strategy for n in (19_999, 20_000)]
+    assert fixed == ["secure-fedavg", "sec-union"]
+
+
+def test_why_a_run_sends_as_much_as_fedavg_is_its_model_only_where_that_is_small() -> None:
+    small = "This model is too small to gain from compression"
+    assert [explain_no_gain("secure-fedavg", n) for n in (19_999, 20_000)] == [
+        small,
+        "secure-fedavg compresses nothing",
+    ]
+    assert explain_no_gain("sec-union", 20_000) == "sec-union compresses too little to gain"
+    assert explain_no_gain("fedavg", 100) == ""
 
 
 @pytest.mark.parametrize("level", LEVELS)
