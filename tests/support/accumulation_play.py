@@ -10,6 +10,7 @@ from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import ClosePhase, OrderRefused
 from hubbub.messages.shares import Receipt, declare
 from hubbub.protocol.layout import Vector
+from hubbub.strategies.registry import find_strategy
 from hubbub_aggregator.events import ChunkArrived, ChunkChecked, CloseOrdered
 from hubbub_aggregator.phases.accumulation import KIND, Accumulation, GiveReceipt, State
 from support.builders import TRANSCRIPT, make_manifest, name_sets
@@ -40,7 +41,7 @@ class Play(MachinePlay[State, Accumulation]):
         self.run = Key("run", self.manifest.run_id)
         data = Accumulation(
             me=self.manifest.aggregators[0],
-            key=Key("phase", self.manifest.run_id, 1, "signs"),
+            key=Key("phase", self.manifest.run_id, 1, find_strategy(self.manifest.strategy).phases[-1].name),
             run=self.run,
             manifest=self.manifest,
             servers=self.manifest.aggregators,

@@ -490,8 +490,7 @@ def _check_member(data: Accumulation, event: CloseOrdered, member: PartyId) -> S
     if not is_one or not givers <= set(data.servers) or len(givers) < needed:
         raise PeerError(
             RejectReason.MISSING_RECEIPT,
-            f"the order does not show the receipts of {'every aggregator' if needed == len(data.servers) else needed}"
-            f" for the set of {member} that {data.me} holds",
+            f"the order does not show {needed} aggregators' receipts for the set of {member} that {data.me} holds",
         )
     return ours
 

@@ -79,7 +79,6 @@ from hubbub_trainer.events import (
 )
 from hubbub_trainer.phases.participation import ReportOldCopy, tell_coordinator
 
-
 REST_WAIT_SHARE = 0.1
 """How long sums are waited for that are not needed, as a share of the phase timeout."""
 

@@ -270,8 +270,8 @@ class Manifest(Claim):
             )
         if self.strategy in OWN_MODELS and (self.server_momentum or self.weights != "equal"):
             raise ValueError(
-                f"with {self.strategy} each client applies the sum in its own way: leave server_momentum and weights "
-                "out, or choose another strategy"
+                f"with {self.strategy} each client applies the sum in its own way: leave server_momentum and "
+                "weights out, or choose another strategy"
             )
         if self.weights != "equal" and self.strategy in TAKES_NUMBERS:
             raise ValueError(

@@ -1,7 +1,7 @@
 """Shamir's secret sharing over a prime field (Shamir, 1979), of vectors and of single numbers.
 
     dealer      f(x) = secret + c_1·x + … + c_(t-1)·x^(t-1) mod p, with random c;  f(j) for party j = 1, 2, …
-    any t       secret = f(0) = Σ_j λ_j·f(j)                        with λ_j = Π_m m/(m - j) over the others of the t
+    any t       secret = f(0) = Σ_j λ_j·f(j),  λ_j = Π_m m/(m - j) over the others of the t
 
 Fewer than t shares are uniform and independent of the secret. Shares of one party add up to its share of the sum.
 Every element is shared alone, so a vector may be treated chunk by chunk.

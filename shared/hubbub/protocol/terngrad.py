@@ -2,8 +2,9 @@
 
     s = max |x|        T_i = sgn(x_i) with probability |x_i|/s, else 0        so that the mean of s·T is x
 
-Nothing has to be kept for later rounds: the error is zero on average. A few large entries make s large and most of T
-zero. Clipping at some standard deviations makes s smaller, at the price of a bias in the entries that are clipped.
+Nothing has to be kept for later rounds: the error is zero on average. A few large entries make s large and most
+of T zero. Clipping at some standard deviations makes s smaller, at the price of a bias in the entries that are
+clipped.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """`eastly-tss`: ternary updates, added by threshold sharing over a prime field (Dong et al., 2020).
 
-A round has one phase. A client sends a Shamir share of its ternary vector to every server; the servers add them, and
-clients interpolate the sum. Factors are sent to nobody. Each client scales the sum by its own, and so keeps a model
-of its own:
+A round has one phase. A client sends a Shamir share of its ternary vector to every server; the servers add them,
+and clients interpolate the sum. Factors are sent to nobody. Each client scales the sum by its own, and so keeps a
+model of its own:
 
     client i    T_i, s_i = TernGrad(U_i + δ_i)              θ_i' = θ_i + s_i·(Σ T)/M
 
 M is the number of members. δ_i is zero, except in the round after one that client i was left out of.
 
-As many servers as the threshold, ⌈(S + 1)/2⌉, a majority, can put their shares together and read every client's ternary
-vector; fewer learn nothing. Sums carry no tags.
+As many servers as the threshold, ⌈(S + 1)/2⌉, a majority, can put their shares together and read every client's
+ternary vector; fewer learn nothing. A round goes on with as many, and waits a while for the others. Sums carry no
+tags.
 """
 
 from __future__ import annotations

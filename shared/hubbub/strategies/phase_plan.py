@@ -89,7 +89,7 @@ class PhasePlan:
 
     @property
     def void_quorum(self) -> int:
-        """How many aggregators are enough to void it: all, or so many that the others are too few to release it."""
+        """How many aggregators are enough to void it: all, or so many that too few are left to release it."""
         return len(self.servers) - self.quorum + 1 if self.quorum < len(self.servers) else len(self.aggregators)
 
     @property

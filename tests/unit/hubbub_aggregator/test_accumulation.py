@@ -730,3 +730,21 @@ def test_the_combiner_waits_for_the_damaged_set_beside_the_sums(combining: Play)
         combining.chunk(client, index, checked=True)
     spooled = SpoolChunk(client, set_of(client), CHUNKS - 1)
     combining.expect(State.SUMMING, spooled, CancelTimer("answer"), SumAndRelease(combining.manifest.clients))
+
+
+# A phase that needs two of three aggregators ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("givers", ["12", "23", "13", "123", "1", "19", ""])
+def test_an_order_shows_as_many_receipts_as_the_phase_needs(givers: str) -> None:
+    """Of two aggregators, which need not be ourselves; and of nobody else."""
+    play = Play(make_manifest(clients=4, servers=3, min_clients=3, strategy="eastly-tss"))
+    members = play.deliver(*play.manifest.clients).manifest.clients
+    receipts = [play.receipt(PartyId(f"aggregator-{each}"), *members) for each in givers]
+
+    play.order(members, receipts)
+
+    if len(givers) > 1 and "9" not in givers:
+        play.at(State.SUMMING)
+    else:
+        play.expect_refusal(RejectReason.MISSING_RECEIPT)

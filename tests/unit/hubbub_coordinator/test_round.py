@@ -759,3 +759,58 @@ def test_later_scores_close_over_the_first_members_or_not_at_all(scored: Play) -
     scored.data = replace(begun, score_members=frozenset(scored.manifest.clients[1:]))
     scored.pass_deadline()
     scored.at(State.VOIDING)  # The fourth has not applied the round.
+
+
+# A phase that needs two of three aggregators ------------------------------------------------------------
+
+
+@pytest.fixture
+def threshold() -> Play:
+    return Play(make_manifest(clients=3, servers=3, strategy="eastly-tss"))
+
+
+def test_an_aggregator_without_receipts_is_not_relied_on_after_the_deadline(threshold: Play) -> None:
+    first, second, away = threshold.manifest.aggregators
+    for client in threshold.manifest.clients:
+        threshold.receive(client, aggregators=[first, second])
+    threshold.at(State.COLLECTING)
+
+    threshold.pass_deadline()
+
+    threshold.at(State.RELEASING)
+    (order,) = {body for _, body in threshold.orders()}
+    assert {each.receipt.aggregator for each in order.receipts} == {first, second}
+    assert [to for to, _ in threshold.orders()] == [first, second, away]
+    threshold.feed(OrderDeclined(at_s=4.0, phase="update", aggregator=away, reason=RejectReason.MISSING_RECEIPT))
+    threshold.at(State.RELEASING)
+    threshold.release(first)
+    threshold.release(second)
+    threshold.at(State.APPLYING)
+
+
+def test_a_release_that_is_not_needed_is_waited_for_until_the_deadline(threshold: Play) -> None:
+    first, _, third = threshold.manifest.aggregators
+    threshold.receive_all()
+    threshold.at(State.RELEASING)
+    deadline = SetTimer("deadline", 2.0 + threshold.manifest.phase_timeout_s, DeadlinePassed)
+    assert deadline in threshold.effects
+    assert threshold.resumed() == [deadline]
+
+    threshold.release(first)
+    threshold.pass_deadline()
+    threshold.at(State.RELEASING)
+    threshold.release(third)
+
+    threshold.at(State.APPLYING)
+    assert threshold.data.record.ended == {first, third}
+
+
+def test_two_of_three_voids_end_a_phase_that_two_release(threshold: Play) -> None:
+    first, second, _ = threshold.manifest.aggregators
+    threshold.pass_deadline()
+    threshold.confirm_void(first)
+    threshold.at(State.VOIDING)
+
+    threshold.confirm_void(second)
+
+    threshold.at(State.VOID)

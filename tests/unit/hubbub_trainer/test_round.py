@@ -8,7 +8,7 @@ import pytest
 
 from hubbub.errors import Code, RejectReason
 from hubbub.ids import PartyId, Role
-from hubbub.machine.effects import CountRefusal, Effect, Failed, Job, Key, Publish, Record, Tell
+from hubbub.machine.effects import CountRefusal, Effect, Failed, Job, Key, Publish, Record, SetTimer, Tell
 from hubbub.messages.manifest import Manifest, MetricClaim
 from hubbub.messages.rounds import RoundApplied, RoundDropped, RoundScored, ScoreClaim, SumChunk, VoidNotice
 from hubbub.messages.runs import PartyFailed
@@ -17,10 +17,20 @@ from hubbub.protocol.layout import Vector
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.strategies.verified import Verified
 from hubbub_trainer import events
-from hubbub_trainer.events import Decoded, Go, Overtaken, RoundOver, SetAskedFor, SumArrived, VoidAnnounced
+from hubbub_trainer.events import (
+    Decoded,
+    Go,
+    Overtaken,
+    RestOverdue,
+    RoundOver,
+    SetAskedFor,
+    SumArrived,
+    VoidAnnounced,
+)
 from hubbub_trainer.phases.participation import ReportOldCopy
 from hubbub_trainer.phases.round import (
     KIND,
+    REST_WAIT_SHARE,
     ClientRound,
     CloseVoid,
     Conclude,
@@ -614,3 +624,52 @@ def test_a_set_whose_phase_has_its_verdict_is_not_sent_again(play: Play, state: 
     first = play.manifest.aggregators[0]
     play.refuses(SetAskedFor(phase="signs", aggregator=first), RejectReason.OVER)
     play.ignores(events.SharesResent(phase="signs", aggregator=first))
+
+
+# A phase that needs two of three aggregators ------------------------------------------------------------
+
+
+@pytest.fixture
+def threshold() -> Play:
+    play = Play(make_manifest(clients=3, servers=3, min_clients=2, strategy="eastly-tss"))
+    play.advance(State.WAITING)
+    return play
+
+
+def test_a_sum_that_is_not_needed_is_waited_for_a_while_also_after_a_restart(threshold: Play) -> None:
+    first, second, third = threshold.manifest.aggregators
+    overdue_s = 100.0 + REST_WAIT_SHARE * threshold.manifest.phase_timeout_s
+    rest = SetTimer("rest", overdue_s, RestOverdue)
+    threshold.feed(*threshold.chunks(first, at_s=50.0))
+    assert threshold.of(SetTimer) == []
+
+    threshold.feed(*threshold.chunks(second, at_s=100.0))
+    assert threshold.of(SetTimer) == [rest]
+    threshold.feed(threshold.chunk(third, at_s=101.0))
+
+    threshold.at(State.WAITING)
+    assert threshold.of(SetTimer) == []
+    assert rest in threshold.resumed()
+    threshold.feed(RestOverdue(at_s=overdue_s))
+    threshold.at(State.DECODING)
+
+
+def test_all_sums_are_decoded_at_once_and_a_timer_that_fires_early_takes_no_fewer_than_are_needed(
+    threshold: Play,
+) -> None:
+    threshold.feed(*threshold.chunks(threshold.manifest.aggregators[0]), RestOverdue(at_s=1e9))
+    threshold.at(State.WAITING)
+
+    threshold.sums()
+
+    threshold.at(State.DECODING)
+
+
+def test_as_many_voids_are_enough_as_leave_too_few_to_release(threshold: Play) -> None:
+    first, second, _ = threshold.manifest.aggregators
+
+    threshold.feed(threshold.void(first))
+    threshold.at(State.WAITING)
+    threshold.feed(threshold.void(second))
+
+    threshold.at(State.CLOSING)
