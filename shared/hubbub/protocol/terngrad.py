@@ -3,8 +3,8 @@
     s = max |x|        T_i = sgn(x_i) with probability |x_i|/s, else 0        so that the mean of s·T is x
 
 Nothing has to be kept for later rounds: the error is zero on average. A few large entries make s large and most
-of T zero. Clipping at some standard deviations makes s smaller, at the price of a bias in the entries that are
-clipped.
+of T zero. Wen et al. therefore clip gradients at 2.5 standard deviations. Here an update is the change of many
+steps, and clipping it did not help (docs/findings.md).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.protocol.compression import check_finite, squared_norm
+from hubbub.protocol.compression import check_finite
 from hubbub.protocol.packing import BLOCK
 from hubbub.protocol.ring import RandomStream
 
@@ -30,13 +30,10 @@ class Ternary:
     signs: NDArray[np.int8] = field(repr=False)
 
 
-def ternarise(x: NDArray[np.float32], stream: RandomStream, *, clip: float | None = None) -> Ternary:
-    """Draw T; with `clip`, entries are cut off at so many standard deviations of x first."""
+def ternarise(x: NDArray[np.float32], stream: RandomStream) -> Ternary:
+    """Draw T."""
     check_finite(x)
     factor = float(np.abs(x).max(initial=0.0))
-    if clip is not None:
-        # As Wen et al. have it: around zero, where updates are centred.
-        factor = min(factor, clip * (squared_norm(x) / x.size) ** 0.5)
     signs = np.zeros(x.size, dtype=np.int8)
     if factor == 0:
         return Ternary(0.0, signs)

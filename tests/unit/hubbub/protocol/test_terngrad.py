@@ -1,5 +1,3 @@
-import math
-
 import numpy as np
 import pytest
 
@@ -22,18 +20,6 @@ def test_it_is_right_on_average() -> None:
     np.testing.assert_allclose(mean, X, atol=0.05)
     assert set(drawn.signs[2::6]) == {-1}, "the largest is always drawn"
     assert not drawn.signs[0::6].any()
-
-
-def test_clipping_lowers_the_factor_to_some_standard_deviations_and_biases_only_what_is_above() -> None:
-    stream, draws = AesCtrStream(bytes(32)), 40_000
-    deviation = math.sqrt(float((X.astype(np.float64) ** 2).mean()))
-
-    drawn = ternarise(np.tile(X, draws), stream, clip=1.5)
-
-    assert drawn.factor == pytest.approx(1.5 * deviation)
-    mean = drawn.factor * drawn.signs.reshape(draws, X.size).mean(axis=0)
-    np.testing.assert_allclose(mean, np.clip(X, -drawn.factor, drawn.factor), atol=0.05)
-    assert ternarise(X, AesCtrStream(bytes(32)), clip=100.0).factor == 2.0
 
 
 def test_zeros_stay_zeros_and_what_is_not_finite_is_refused() -> None:
