@@ -29,7 +29,7 @@ def decrypt(p: int, q: int, c: int) -> int:
 
 
 def key_of(p: int, q: int) -> paillier.Key:
-    phe = paillier.load_phe()
+    phe = paillier.load("phe")
     return paillier.Key(p * q, phe.PaillierPrivateKey(phe.PaillierPublicKey(p * q), p, q))
 
 
