@@ -31,7 +31,7 @@ MEANINGS: Final[Mapping[Code, str]] = {
     Code.DISK_LOST: "it has lost its journal and its keys for this run",
     Code.DISK_OLD: "its folder is an old copy of the one that it took part with",
     Code.PROTOCOL_MANIFEST: "it cannot take part in this run as the manifest has it",
-    Code.PROTOCOL_STRATEGY: "it does not know the strategy",
+    Code.PROTOCOL_STRATEGY: "it does not know the strategy, or lacks a package for it",
     Code.PROTOCOL_JOINED_BEFORE: "it has taken part in this run before, and a run is joined once",
     Code.PROTOCOL_TASK: "its task cannot be loaded, or is not the manifest's",
     Code.PROTOCOL_GROUP: "the clients do not hold one group secret",

@@ -296,7 +296,7 @@ class RoundJobs:
         strategy = find_strategy(manifest.strategy)
         if strategy.support != "mask":
             return None
-        stream = self.run.begin_mask_stream(space, self.key.round)
+        stream = self.run.begin_shared_stream(space, self.key.round, "mask")
         return strategy.draw_mask(manifest.protocol_parameters, space.tensors, stream)
 
     def _begin(self, space: Workspace, learnt: Learnt, *, mask: Indices | None) -> OpenRound:
@@ -311,6 +311,7 @@ class RoundJobs:
             stream=AesCtrStream(space.secret.key_for("strategy", run=key.run, round_number=key.round)),
             history=space.history,
             silent=learnt.silent,
+            shared=self.run.begin_shared_stream(space, key.round, "strategy"),
             mask=mask,
             coefficients=self._find_coefficients(space),
         )

@@ -175,15 +175,15 @@ class RunContext:
         except (OSError, ValueError):
             return None  # We were not in it, or have lost what it left: then they begin as the model makes them.
 
-    def begin_mask_stream(self, space: Workspace, number: int) -> AesCtrStream:
-        """Begin the stream that all clients draw a round's mask from. No coordinator or server can choose it.
+    def begin_shared_stream(self, space: Workspace, number: int, purpose: str) -> AesCtrStream:
+        """Begin a round's stream that is the same at all clients. No coordinator or server has or can choose it.
 
         Its key follows from the group secret or, in the demo, from the seed alone, as all randomness does there.
         """
         if self.demo_seed is None:
-            return AesCtrStream(space.group_secret.key_for("mask"))
+            return AesCtrStream(space.group_secret.key_for(purpose))
         shared = ClientSecret.for_demo(self.demo_seed, None)
-        return AesCtrStream(shared.key_for("mask", run=self.run, round_number=number))
+        return AesCtrStream(shared.key_for(purpose, run=self.run, round_number=number))
 
     def _tell_of_changes(self, task: Task, space: Workspace) -> None:
         """Tell the owner, and nobody else, if the task was changed since we joined. The run goes on."""

@@ -45,6 +45,7 @@ from hubbub_trainer.intake import (
     read_void,
     read_vouchers,
 )
+from hubbub_trainer.learning.task import require
 from hubbub_trainer.ledger import LEDGER_FILE, Ledger
 from hubbub_trainer.phases import admission, catchup, participation
 from hubbub_trainer.phases import round as rounds
@@ -185,7 +186,7 @@ class Trainer(Participant):
             roster=self.runner.roster,
             runs_before=len(self._tombstones),
             demo_seed=self._demo_seed is not None,
-        )
+        ) or _object_to_lack(manifest)
 
     def _invite(
         self, run: Key, manifest: Manifest, *, objections: tuple[Objection, ...], run_key: RunKey | None
@@ -410,6 +411,18 @@ class Trainer(Participant):
 def _find_ordered(data: Admission | Participation) -> int:
     """The last round that was ordered."""
     return data.ordered if isinstance(data, Participation) else 0
+
+
+def _object_to_lack(manifest: Manifest) -> tuple[Objection, ...]:
+    """Object if a package that the strategy needs is not installed here."""
+    strategy = STRATEGIES.get(manifest.strategy)
+    try:
+        if strategy and strategy.needs:
+            module, extra = strategy.needs
+            require(module, wanted_by=manifest.strategy, extra=extra)
+    except ConfigurationError as error:
+        return (Objection(Code.PROTOCOL_STRATEGY, str(error)),)
+    return ()
 
 
 def _find_void_caps(manifest: Manifest, policy: Policy) -> VoidCaps:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from hubbub.protocol.costs import eastly_he_bits
 from hubbub.strategies.planner import Question, plan
 
 
@@ -45,7 +46,6 @@ def total(where: Experiment, strategy: str, rounds: int, union_size: int | None,
         (MNIST, "topbinary-direct", 17, 18_253, 1, "7.23"),
         (MNIST, "topbinary-sep", 17, 18_253, 1, "2.05"),
         (MNIST, "eastly-tss", 17, None, 1, "10.00"),
-        (MNIST, "eastly-he", 17, None, 1, "80.03"),
         (MNIST, "no-union", 17, None, 1, "10.01"),
         (MNIST, "sec-union", 22, 14_344, 1, "6.25"),
         (MNIST, "sec-union", 17, 18_037, 5, "15.43"),
@@ -67,11 +67,23 @@ def total(where: Experiment, strategy: str, rounds: int, union_size: int | None,
 def test_table_3(
     where: Experiment, strategy: str, rounds: int, union_size: int | None, q: int, printed: str
 ) -> None:
-    """Table 3, (a) and (b): 21 of its 22 cells, to the printed digit.
+    """Table 3, (a) and (b): 20 of its 22 cells, to the printed digit.
 
     TopBinary with DirectAgg has no |V| printed; with that of SepAgg, which chooses alike, the number comes out.
     """
     assert f"{total(where, strategy, rounds, union_size, q):.2f}" == printed
+
+
+def test_table_3_eastly_he_on_mnist() -> None:
+    """Table 3 (a) prints 80.03 MB, the formula of Table 2; whole ciphertexts and a modulus a client add 0.11 %.
+
+    A ciphertext has 64 parameters, and LeNet's last one is not full.
+    """
+    value = total(MNIST, "eastly-he", 17, None, 1)
+
+    assert f"{17 * eastly_he_bits(MNIST.n, 5) / 8 / MNIST.unit:.2f}" == "80.03"
+    assert f"{value:.2f}" == "80.12"
+    assert value * 8 * MNIST.unit == 17 * 5 * (2 * 965 * 4096 + 2048)
 
 
 def test_table_3_bonawitz_on_mnist() -> None:

@@ -22,7 +22,7 @@ from hubbub_trainer.learning.task import Adjustable, Learner, Task
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]
 MASKED = "shared-mask"
-OWN_MODELS = frozenset({"eastly-tss"})
+OWN_MODELS = frozenset({"eastly-tss", "eastly-he"})
 SPREAD = {1: 1.0, 2: 2.2, 3: 3.0, 4: 4.0}
 BatchSeed = Callable[[int, int], int]
 """Client index and round number to the seed of its batches."""
@@ -416,7 +416,7 @@ RULES = {
     "sparse-sum": PlainFederation._add_numbers,
     MASKED: PlainFederation._add_levels,
     "secure-fedavg": PlainFederation._average_in_fixed_point,
-    "eastly-tss": PlainFederation._add_ternary,
+    **dict.fromkeys(OWN_MODELS, PlainFederation._add_ternary),
     **dict.fromkeys(
         ("no-union", "sec-union", "partial-sec-union", "plaintext-union", "two-phases"),
         PlainFederation._aggregate_securely,

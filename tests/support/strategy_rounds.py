@@ -64,6 +64,7 @@ def make_input(
         samples=10 + 7 * seed,
         stream=AesCtrStream(key_of(seed)),
         history=history,
+        shared=AesCtrStream(key_of(99)),
         mask=MASK,
         coefficients=coefficients,
     )

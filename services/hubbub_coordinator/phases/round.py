@@ -156,11 +156,13 @@ class CoordinatorRound(PhasedRound):
 
     @property
     def union_size(self) -> int | None:
-        """|V|, which follows from what the strategy's last phase released; None before that."""
+        """|V|: all, or what follows from the strategy's last phase; None before that has been released."""
         strategy = find_strategy(self.manifest.strategy)
         last = self.find_record(strategy.phases[-1].name)
         if last is None or not last.released:
             return None
+        if strategy.support == "dense":
+            return self.manifest.parameters
         return strategy.union_size([claim.vector for claim in last.released])
 
     @property

@@ -37,7 +37,7 @@ class Method:
     @property
     def has_union(self) -> bool:
         """Say whether |V| means anything: without a union it is N."""
-        return self.strategy not in {"fedavg", "no-union", "secure-fedavg", "eastly-tss"}
+        return self.strategy not in {"fedavg", "no-union", "secure-fedavg", "eastly-tss", "eastly-he"}
 
     @property
     def is_private(self) -> bool:
@@ -60,7 +60,14 @@ METHODS = {
         Method(name="sec-union-blocks-q2", strategy="sec-union", q=2, block=BLOCK),
         *(
             Method(name=name, strategy=name)
-            for name in ("partial-sec-union", "plaintext-union", "shared-mask", "secure-fedavg", "eastly-tss")
+            for name in (
+                "partial-sec-union",
+                "plaintext-union",
+                "shared-mask",
+                "secure-fedavg",
+                "eastly-tss",
+                "eastly-he",
+            )
         ),
     )
 }

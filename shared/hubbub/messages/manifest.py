@@ -52,7 +52,7 @@ TAKES_BITS = "shared-mask"
 """The one strategy that sends levels."""
 TAKES_NUMBERS = ("sum", "sparse-sum")
 """The strategies that add numbers as they are."""
-OWN_MODELS = ("eastly-tss",)
+OWN_MODELS = ("eastly-tss", "eastly-he")
 """The strategies with which each client has a model of its own."""
 
 CHUNK_BYTES = 1 << 20

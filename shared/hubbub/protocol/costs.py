@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from hubbub.errors import ConfigurationError
 from hubbub.ids import WireMode
-from hubbub.protocol import masks, signs, tags, unions
+from hubbub.protocol import masks, paillier, signs, tags, unions
 from hubbub.protocol.layout import DENSE
 from hubbub.protocol.packing import element_bits
 
@@ -148,3 +148,9 @@ def eastly_he_bits(parameters: int, clients: int, *, precision_bits: int = 24, p
     The paper's text gives C·N·(prec + pad); its Table 2 has the factor 4, and so have the numbers of Table 3.
     """
     return 4 * clients * parameters * (precision_bits + padding_bits)
+
+
+def paillier_bits(parameters: int, heads: Headcount) -> int:
+    """The same as it is sent: whole ciphertexts of 64 parameters, which count as much as that many."""
+    ciphertexts = paillier.count_plaintexts(parameters)
+    return (heads.senders + heads.recipients) * ciphertexts * paillier.CIPHERTEXT_WORDS * paillier.SLOT_BITS

@@ -30,9 +30,6 @@ Other protocols
     that are left send the shares that they hold, which give the masks and so the sum. A phase there may close over
     fewer members than the one before. Here that is forbidden, so such a phase needs a flag that allows it, and
     privacy then rests on that protocol's own threshold.
-    *EaSTLy* has one phase. With threshold sharing, `deal` makes Shamir shares over a prime field, `combine` adds
-    them and `recombine` interpolates. With Paillier, `deal` encrypts to a key that the clients share, elements are
-    ciphertexts cut into 32-bit residues, and a gathering multiplies them.
 """
 
 from __future__ import annotations
@@ -176,6 +173,8 @@ class ClientInput:
     silent: bool = False
     """True if training failed here. The client takes part and contributes nothing: zeros with α = 0. Its
     accumulator stays as it was. The others see a member like any other."""
+    shared: RandomStream | None = field(default=None, repr=False)
+    """Randomness that is the same at all clients, anew in each round; no server has it."""
     mask: Indices | None = field(default=None, repr=False)
     """The coordinates that were trained, if the strategy draws a mask."""
     weight: float | None = field(default=None, repr=False)
@@ -285,6 +284,8 @@ class Strategy(Protocol):
     own_models: bool = False
     """True if each client applies the sum in its own way, so that models differ. What clients agree on is then the
     model that the run begins with, and the sums since."""
+    needs: tuple[str, str] | None = None
+    """Module that only clients of this strategy need, and the extra that brings it."""
     repeats: bool = False
     """True if a client contributes the same in every round, because nothing is learnt.
 
@@ -316,7 +317,10 @@ class Strategy(Protocol):
         self.admit(parameters, phase, vectors)
 
     def union_size(self, released: Sequence[Vector]) -> int:
-        """Return |V|, from the vectors that the last phase released; by default the length of the first."""
+        """Return |V|, from the vectors that the last phase released; by default the length of the first.
+
+        It is not asked of a strategy whose support is dense.
+        """
         return released[0].length
 
     def predict_bits(self, parameters: Parameters, heads: Headcount, union_size: int) -> Mapping[str, int]:

@@ -64,7 +64,7 @@ def _are_finite(residues: Digits) -> bool:
     return bool(np.isfinite(_from_bits(residues)).all())
 
 
-class _SameForAll(ABC):
+class SameForAll(ABC):
     """A computation whose result goes to all clients alike."""
 
     def finish(self, client: int) -> Release:
@@ -83,7 +83,7 @@ class _SameForAll(ABC):
 # FedAvg -------------------------------------------------------------------------------------------------
 
 
-class _Averaging(_SameForAll):
+class _Averaging(SameForAll):
     """Weighted mean Σ|D_i|·U_i / Σ|D_i| (Eq. 2), in double precision."""
 
     def __init__(self, parameters: Parameters) -> None:
@@ -197,7 +197,7 @@ def _read_sent(
     return float(_read_floats(values[0])[0]), indices, values[2].astype(np.int64) * 2 - 1
 
 
-class _DirectSum(_SameForAll):
+class _DirectSum(SameForAll):
     """Sum (1/M)·Σ α_i·D_i (DirectAgg), sent as V and a float for each of its indices."""
 
     def __init__(self, parameters: Parameters) -> None:
@@ -227,7 +227,7 @@ def _direct_vectors(parameters: Parameters, union_size: int) -> tuple[Vector, ..
     )
 
 
-class _SeparateSum(_SameForAll):
+class _SeparateSum(SameForAll):
     """Sums Σ α_i and Σ D_i (SepAgg), the latter sent as V and a residue mod 2C + 1 for each of its indices."""
 
     def __init__(self, parameters: Parameters) -> None:

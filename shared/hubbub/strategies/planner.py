@@ -431,10 +431,7 @@ def _compare(question: Question) -> Iterator[Row]:
     """Give the rows of Table 2 that cannot be run here, by the bits of a round over all N."""
     n, clients = question.parameters, question.clients
     of_sums = Exposure(sums=True, clients_learn="the mean update")
-    for strategy, phase, bits, exposure in (
-        ("bonawitz", "all", costs.bonawitz_bits(n, clients), of_sums),
-        ("eastly-he", "signs", costs.eastly_he_bits(n, clients), Exposure()),
-    ):
+    for strategy, phase, bits, exposure in (("bonawitz", "all", costs.bonawitz_bits(n, clients), of_sums),):
         yield Row(
             strategy=strategy,
             q=None,

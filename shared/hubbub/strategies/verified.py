@@ -114,6 +114,7 @@ class Verified(Strategy):
         self.usual_rho, self.uses_rho = inner.usual_rho, inner.uses_rho
         self.usual_weights = inner.usual_weights
         self.reveals, self.repeats, self.own_models = inner.reveals, inner.repeats, inner.own_models
+        self.needs = inner.needs
 
     def exposure(self, parameters: Parameters) -> Exposure:
         """As without: tags tell clients nothing that the sum does not."""

@@ -63,6 +63,7 @@ def client_input() -> ClientInput:
         accumulator=VECTOR,
         samples=10,
         stream=AesCtrStream(SECRET),
+        shared=AesCtrStream(SECRET),
         mask=np.array([1, 3]),
         coefficients=tag_coefficients(),
     )

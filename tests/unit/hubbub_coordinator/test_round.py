@@ -356,7 +356,7 @@ def test_a_round_is_released_when_every_sum_is_out_and_every_client_has_applied_
         verdict=RoundVerdict.RELEASED,
         began_at_s=play.data.began_at_s,
         present=frozenset(play.manifest.clients),
-        union_size=SHORT[0].length,
+        union_size=play.data.manifest.parameters,  # no-union's V is all, whatever is released.
         payload_bits=4 * 30 + 2 * 10,
         wire_bytes=sum(row.wire_bytes for _, row in play.data.traffic),
     )

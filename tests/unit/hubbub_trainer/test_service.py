@@ -136,6 +136,15 @@ async def test_everything_that_the_policy_has_against_a_run_is_in_the_log_and_a_
         await scene.join()
 
 
+async def test_a_strategy_whose_package_is_missing_is_refused_with_what_to_install(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hubbub_trainer.learning.task.find_spec", lambda module: None if module == "phe" else 1)
+    async with scene_of(tmp_path, draw_up(TASK, strategy="eastly-he"), TASK) as scene:
+        assert await scene.refusal() is Code.PROTOCOL_STRATEGY
+    assert "eastly-he needs phe, which is not installed here: pip install 'hubbub[eastly]'" in caplog.text
+
+
 # Keys and the group secret ------------------------------------------------------------------------------
 
 

@@ -32,7 +32,7 @@ from support.two_phases import TwoPhases
 LENET = Question(parameters=61_706, clients=5, servers=2, rho=0.1)
 MODES: tuple[WireMode, ...] = ("compact", "paper")
 SECURE = {"no-union", "plaintext-union", "partial-sec-union", "sec-union"}
-COMPARED = {"bonawitz", "eastly-he"}
+COMPARED = {"bonawitz"}
 SUMS = {"sum", "sparse-sum"}
 
 
@@ -132,7 +132,8 @@ def test_a_strategy_says_the_same_about_servers_in_words_and_in_its_exposure(nam
     """Policies go by the words, plans by the exposure."""
     exposure = STRATEGIES[name].exposure(ask(servers=3).run)
 
-    assert bool(STRATEGIES[name].reveals) == (exposure.updates or exposure.indices)
+    # The server of eastly-he alone learns nothing; with any one client's help, everything.
+    assert bool(STRATEGIES[name].reveals) == (exposure.updates or exposure.indices or name == "eastly-he")
 
 
 def test_a_given_union_size_is_used_as_it_is_wherever_there_is_a_union() -> None:
@@ -181,10 +182,8 @@ def test_servers_learn_what_the_strategy_says() -> None:
 
     silent = {row.strategy for row in rows if row.runnable and row.exposure.within("nothing")}
     updates = {row.strategy for row in rows if row.exposure.servers_learn == "updates"}
-    assert (
-        silent
-        == {"no-union", "partial-sec-union", "sec-union", "shared-mask", "secure-fedavg", "eastly-tss"} | SUMS
-    )
+    one_model = {"no-union", "partial-sec-union", "sec-union", "shared-mask", "secure-fedavg"}
+    assert silent == one_model | {"eastly-tss", "eastly-he"} | SUMS
     assert updates == {row.strategy for row in rows if row.exposure.updates}
     assert updates == {"fedavg", "topbinary-direct", "topbinary-sep"}
     assert (bonawitz.updates, bonawitz.indices, bonawitz.sums) == (False, False, True)
