@@ -1,4 +1,4 @@
-"""`eastly-he`: the same steps as `eastly-tss`, by sums that the server cannot read."""
+"""`eastly-he`: the same steps as `eastly-tss`, by sums that the server cannot read; the costs of `eastly-tss`."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -173,3 +173,33 @@ def test_only_members_send_and_everybody_receives() -> None:
     heads = Headcount(cohort=5, senders=3, recipients=4, servers=2)
 
     assert STRATEGY.predict_bits(PARAMETERS, heads, N) == {"update": 7 * CIPHERTEXTS * 4096, "modulus": 3 * 2048}
+
+
+# Threshold sharing --------------------------------------------------------------------------------------
+
+
+def test_threshold_sharing_costs_what_the_paper_says_but_where_no_prime_has_as_few_bits() -> None:
+    more = []
+    for clients in range(2, 201):
+        (bits,) = (
+            STRATEGIES["eastly-tss"]
+            .predict_bits(setting(clients=clients), Headcount.complete(clients, 2), 0)
+            .values()
+        )
+        formula = costs.eastly_tss_bits(N, clients, 2)
+        assert bits in {formula, formula + 2 * 2 * clients * N}, "at most one bit more"
+        if bits != formula:
+            more.append(clients)
+
+    assert more == [7, 31, 126, 127]
+
+
+def test_a_majority_of_the_servers_can_read_what_a_client_sent_and_fewer_cannot() -> None:
+    """With one of two servers gone nothing is released; with one of three, everything."""
+    exposed = {
+        servers: STRATEGIES["eastly-tss"].exposure(replace(PARAMETERS, servers=servers)).updates
+        for servers in (2, 3, 4, 5)
+    }
+
+    assert [STRATEGIES["eastly-tss"].phases[0].quorum(servers) for servers in exposed] == [2, 2, 3, 3]
+    assert exposed == {2: False, 3: True, 4: True, 5: True}
