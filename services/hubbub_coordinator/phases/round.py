@@ -172,7 +172,7 @@ class CoordinatorRound(PhasedRound):
 
     @property
     def quorum(self) -> int:
-        """How many of them are enough to release the current phase."""
+        """The number of them that is enough to release the current phase."""
         return self.current.quorum(len(self.aggregators))
 
     @property

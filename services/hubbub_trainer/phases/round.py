@@ -80,7 +80,7 @@ from hubbub_trainer.events import (
 from hubbub_trainer.phases.participation import ReportOldCopy, tell_coordinator
 
 REST_WAIT_SHARE = 0.1
-"""How long sums are waited for that are not needed, as a share of the phase timeout."""
+"""Time to wait for sums that are not needed, as a share of the phase timeout."""
 
 
 class State(Enum):

@@ -84,12 +84,12 @@ class PhasePlan:
 
     @property
     def quorum(self) -> int:
-        """How many of them are enough to release the sum."""
+        """The number of them that is enough to release the sum."""
         return self.phase.quorum(len(self.servers))
 
     @property
     def void_quorum(self) -> int:
-        """How many aggregators are enough to void it: all, or so many that too few are left to release it."""
+        """The number of aggregators that is enough to void it: all, or so many that too few are left to release it."""
         return len(self.servers) - self.quorum + 1 if self.quorum < len(self.servers) else len(self.aggregators)
 
     @property
