@@ -8,8 +8,8 @@ A plaintext has a slot of 32 bits (24 of precision and 8 of padding, in that wor
 bits and the highest of them set, so 64 slots fit: sums in a slot are below 2^31, so the plaintext is below
 2^2047 < n. Ciphertexts have twice as many bits as n. Numbers travel as their 32-bit words, the lowest first.
 
-phe encrypts and decrypts, with the numbers of gmpy2. It is under the GPL and comes with the extra `eastly`, so it is
-only imported where a client uses it. A server multiplies without it.
+phe encrypts and decrypts, with the numbers of gmpy2. It is under the GPL and comes with the extra `eastly`, so it
+is only imported where a client uses it. A server multiplies without it.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ tags, so a server can shift them.
 `eastly-tss`
     A client sends a Shamir share over a prime field to every server; the servers add them, and clients
     interpolate the sum. As many servers as the threshold, ⌈(S + 1)/2⌉, a majority, can put their shares together
-    and read every client's ternary vector; fewer learn nothing. A round goes on with as many, and waits a while for
-    the others.
+    and read every client's ternary vector; fewer learn nothing. A round goes on with as many, and waits a while
+    for the others.
 
 `eastly-he`
     A client encrypts by Paillier's scheme and sends the ciphertexts to the first server, which multiplies them;
