@@ -39,7 +39,7 @@ SEED, DEMO_SEED = 7, 11
 SIZES = [(c, s) for c in (2, 5, 8) for s in (2, 3, 5)]
 SECURE = ("no-union", "sec-union", "partial-sec-union", "plaintext-union", "shared-mask", "secure-fedavg")
 BASELINES = ("fedavg", "topbinary-direct", "topbinary-sep")
-UNTAGGED = ("eastly-tss",)
+UNTAGGED = ("eastly-tss", "eastly-he")
 """Prior systems, which have one wire and no tags."""
 Q = 3
 
@@ -103,6 +103,8 @@ def bits_by_kind(manifest: Manifest, union_size: int) -> tuple[dict[str, int], d
         "fedavg": ({"update": 32 * N}, {"update": 32 * N}),
         "topbinary-direct": ({"update": coded}, {"update": N + 32 * union_size}),
         "topbinary-sep": ({"update": coded}, {"update": 32 + N + signs_bits * union_size}),
+        # Four ciphertexts: 203 parameters are three times 64, and eleven.
+        "eastly-he": ({"update": 4 * 4096, "modulus": 2048}, {"update": 4 * 4096}),
     }
     if manifest.strategy in baselines:
         return *baselines[manifest.strategy], True

@@ -89,7 +89,7 @@ class PhasePlan:
 
     @property
     def void_quorum(self) -> int:
-        """The number of aggregators that is enough to void it: all, or so many that too few are left to release it."""
+        """The number of aggregators that is enough to void it: all, or all but too few to release it."""
         return len(self.servers) - self.quorum + 1 if self.quorum < len(self.servers) else len(self.aggregators)
 
     @property

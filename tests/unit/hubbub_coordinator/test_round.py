@@ -779,6 +779,7 @@ def test_an_aggregator_without_receipts_is_not_relied_on_after_the_deadline(thre
 
     threshold.at(State.RELEASING)
     (order,) = {body for _, body in threshold.orders()}
+    assert isinstance(order, ClosePhase)
     assert {each.receipt.aggregator for each in order.receipts} == {first, second}
     assert [to for to, _ in threshold.orders()] == [first, second, away]
     threshold.feed(OrderDeclined(at_s=4.0, phase="update", aggregator=away, reason=RejectReason.MISSING_RECEIPT))
