@@ -552,7 +552,8 @@ def sign_for_nothing(scene: Scene) -> Rewrite:
 
     def rewrite(envelope: Envelope) -> Sequence[Envelope]:
         if not is_said(envelope, SetReceived) or envelope.round in done:
-            return [envelope]
+            # It would obey any order.
+            return [] if isinstance(envelope.body, OrderRefused) else [envelope]
         assert isinstance(envelope.body, SetReceived)
         done.add(envelope.round)
         true = envelope.body.receipt.receipt
