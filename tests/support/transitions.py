@@ -111,6 +111,7 @@ WHY_NOT: Mapping[str, str] = MappingProxyType(
         "SetAskedFor": _DAMAGE,
         "SharesResent": _DAMAGE,
         "AnswerOverdue": _DAMAGE,
+        "RestOverdue": "takes a strategy that goes on without some aggregators",
         "WaitIsOver": "takes a client that has lost its last sums",
         "RoundHeardOf": "takes an order to train that could not be kept at once",
         "PauseRequested": "takes an operator's word",
