@@ -52,6 +52,8 @@ class ForkedProcess:
 
 def start_forked(arguments: Sequence[str], environment: Mapping[str, str], output: Path) -> ForkedProcess:
     """Start what `python ARGUMENTS` would, with nothing to read and what it writes appended to a file."""
+    # The file is there when this returns, though the process may not run yet.
+    output.touch()
     process = _CONTEXT.Process(target=_run, args=(arguments, dict(environment), str(output)), daemon=True)
     with pytest.MonkeyPatch.context() as patch:
         # Threads do not survive a fork, so the server, which is started with its first process, may have none.
@@ -63,7 +65,7 @@ def start_forked(arguments: Sequence[str], environment: Mapping[str, str], outpu
 def _run(arguments: Sequence[str], environment: Mapping[str, str], output: str) -> None:
     os.environ.clear()
     os.environ.update(environment)
-    written = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    written = os.open(output, os.O_WRONLY | os.O_APPEND)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (written, 1), (written, 2)):
         os.dup2(source, target)
