@@ -31,6 +31,7 @@ class Account:
     costs: dict[str, CostView]
     fedavg_bits: int
     fedavg_wire_bytes: int
+    secure_fedavg_wire_bytes: int
     round_s: float
     """From its opening to its end, by the coordinator's clock."""
 
@@ -51,7 +52,11 @@ def costs(data: CoordinatorRound) -> dict[str, CostView]:
 
 def predict(data: CoordinatorRound) -> dict[str, int]:
     """Return the payload bits by category, by the formula of the run's wire mode; empty before the sum is out."""
-    learning, scores = _predict_strategy(data), _predict_scores(data)
+    return _add_scores(data, _predict_strategy(data))
+
+
+def _add_scores(data: CoordinatorRound, learning: Mapping[str, int]) -> dict[str, int]:
+    scores = _predict_scores(data)
     return {name: learning.get(name, 0) + scores.get(name, 0) for name in {**learning, **scores}}
 
 
@@ -190,15 +195,20 @@ def count_fedavg_bits(data: CoordinatorRound) -> int:
     return fedavg_bits(data.manifest.parameters, len(data.manifest.cohort))
 
 
-def count_fedavg_bytes(data: CoordinatorRound) -> int:
-    """Predict the bytes of all messages of such a round of uncompressed FedAvg, scored if this one was."""
-    payload = {"update": count_fedavg_bits(data), **_predict_scores(data)}
-    return _predict_fedavg(tuple(payload.items()), data.manifest.protocol_parameters)
+def count_fedavg_bytes(data: CoordinatorRound, strategy: str = "fedavg") -> int:
+    """Predict the bytes of all messages of such a round of FedAvg, scored if this one was.
+
+    FedAvg is uncompressed: `fedavg` in the clear, or `secure-fedavg`.
+    """
+    run = data.manifest.protocol_parameters
+    heads = Headcount.complete(run.clients, run.servers)
+    payload = _add_scores(data, find_strategy(strategy).predict_bits(run, heads, run.model_size))
+    return _predict_sent(strategy, tuple(payload.items()), run)
 
 
 @lru_cache  # The rounds of a run ask for the same.
-def _predict_fedavg(payload: tuple[tuple[str, int], ...], run: Parameters) -> int:
-    return count_sent("fedavg", dict(payload), run)
+def _predict_sent(strategy: str, payload: tuple[tuple[str, int], ...], run: Parameters) -> int:
+    return count_sent(strategy, dict(payload), run)
 
 
 def count_all_bytes(data: CoordinatorRound) -> int:
@@ -217,5 +227,6 @@ def account(data: CoordinatorRound) -> Account:
         costs=costs(data),
         fedavg_bits=count_fedavg_bits(data),
         fedavg_wire_bytes=count_fedavg_bytes(data),
+        secure_fedavg_wire_bytes=count_fedavg_bytes(data, "secure-fedavg"),
         round_s=max(0.0, (data.ended_at_s or data.began_at_s) - data.began_at_s),
     )

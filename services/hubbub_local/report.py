@@ -106,13 +106,14 @@ def draw_report(
     ]
     no_gain = explain_no_gain(manifest.strategy, manifest.parameters)
     if sent >= fedavg and no_gain:
-        parts.append(
-            Text(
-                f"{no_gain}: all messages take {show_bytes(sent)}, and those of uncompressed FedAvg would take "
-                f"{show_bytes(fedavg)}.",
-                style="yellow",
-            )
+        comparison = (
+            f"{no_gain}: all messages take {show_bytes(sent)}, and those of uncompressed FedAvg would take "
+            f"{show_bytes(fedavg)}"
         )
+        if manifest.strategy != "secure-fedavg":
+            secure = sum(each.secure_fedavg_wire_bytes for each in accounts)
+            comparison += f" in the clear and {show_bytes(secure)} by a secure sum (secure-fedavg)"
+        parts.append(Text(f"{comparison}.", style="yellow"))
     return Group(*parts, closing)
 
 

@@ -251,6 +251,17 @@ def test_fedavg_is_scored_in_as_many_rounds_as_the_run() -> None:
     assert with_scores - plain > sum(sums.values()) / 8
 
 
+def test_fedavg_by_a_secure_sum_has_the_tags_of_its_sum_and_of_the_scores() -> None:
+    manifest = SCORED["compact"]
+    data = scored("compact", ONE, TWO, THREE)
+
+    # Each of three clients sends a full share and a seed of 256 bits.
+    update, tags = (2 * 3 + 1) * 32 * 100 + 3 * 256, 2 * (2 * 3 + 1) * 192
+    payload = {"update": update, "tags": tags, "scores": 3 * TO_SERVERS["compact"] + FROM_SERVERS["compact"]}
+    predicted = count_sent("secure-fedavg", payload, manifest.protocol_parameters)
+    assert count_fedavg_bytes(data, "secure-fedavg") == predicted
+
+
 def test_the_account_of_a_round() -> None:
     result, with_scores = account(FULL), account(scored("compact", ONE, TWO, THREE))
     assert (result.round, result.members, result.union_size) == (4, MANIFEST.clients, 100)

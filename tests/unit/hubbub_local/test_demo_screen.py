@@ -78,6 +78,7 @@ def finished(number: int, **metrics: float) -> Account:
         costs={"signs": CostView(payload_bits=80, predicted_bits=80, wire_bytes=90)},
         fedavg_bits=800,
         fedavg_wire_bytes=1000,
+        secure_fedavg_wire_bytes=1200,
         round_s=3.0,
     )
 
@@ -124,20 +125,24 @@ def test_a_report_names_the_metric_that_counts_and_has_an_accuracy_only_where_th
         ("no-union", 500, "2.0 times less", False),
         ("no-union", 1000, "1.0 times less", True),
         ("no-union", 2500, "2.5 times more", True),
+        ("secure-fedavg", 1200, "1.2 times more", True),
         ("fedavg", 2500, "2.5 times more", False),
     ],
 )
 def test_a_run_is_compared_with_fedavg_by_every_byte_on_the_wire(
     strategy: str, sent: int, says: str, *, small: bool
 ) -> None:
-    """All messages of a round of uncompressed FedAvg take 1,000 bytes here."""
+    """All messages of a round of uncompressed FedAvg take 1,000 bytes here, and 1,200 by a secure sum."""
     manifest, stream = make_manifest(strategy=strategy), io.StringIO()
     wire = {"share-chunk": sent - 1, "close-phase": 1}
 
     Console(file=stream, width=100).print(draw_report(manifest, [finished(1)], TIMES, "0" * 64, {}, wire))
 
-    assert says in stream.getvalue()
-    assert ("too small to gain from compression" in stream.getvalue()) is small
+    shown = " ".join(stream.getvalue().split())
+    assert says in shown
+    assert ("too small to gain from compression" in shown) is small
+    by_a_secure_sum = "would take 1000 B in the clear and 1.17 KB by a secure sum (secure-fedavg)"
+    assert (by_a_secure_sum in shown) is (small and strategy != "secure-fedavg")
 
 
 def test_a_receipt_of_the_next_phase_is_not_told_as_one_of_this() -> None:

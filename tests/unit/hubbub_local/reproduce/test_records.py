@@ -25,6 +25,7 @@ def make_account(metrics: dict[str, float], *counted: str) -> Account:
         costs={name: CostView(payload_bits=100, predicted_bits=90, wire_bytes=20) for name in counted},
         fedavg_bits=0,
         fedavg_wire_bytes=0,
+        secure_fedavg_wire_bytes=0,
         round_s=0.0,
     )
 
