@@ -145,6 +145,7 @@ def test_void_round_and_a_pause_with_deaths_in_them_are_followed_by_the_rounds_t
     amqp_url: str, tmp_path: Path
 ) -> None:
     federation = federation_at(amqp_url, tmp_path, forked=True)
+    federation.allow("shared-mask")
     absent = federation.trainer_names[-1]
     halt = Failpoint(kind="round", state="training", event="Trained", point=Point.BEFORE, action=Action.HALT)
     federation.inject(absent, [halt])
@@ -152,7 +153,8 @@ def test_void_round_and_a_pause_with_deaths_in_them_are_followed_by_the_rounds_t
     federation.inject(federation.aggregator_names[0], VOID[Role.AGGREGATOR])
     federation.inject(federation.trainer_names[0], VOID[Role.CLIENT])
     with federation:
-        manifest = federation.draw_up(rounds=2, phase_timeout_s=15.0)
+        # The next round has a mask of its own.
+        manifest = federation.draw_up(rounds=2, strategy="shared-mask", phase_timeout_s=15.0)
         run = federation.submit(manifest)
         federation.wait_until_hit(absent, halt)
         federation.order(run, "pause")

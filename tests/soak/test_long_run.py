@@ -61,11 +61,13 @@ def plan_deaths(federation: ProcessFederation, point: Point) -> tuple[dict[Party
     return plan, number
 
 
+@pytest.mark.parametrize("strategy", ["sec-union", "shared-mask"])
 @pytest.mark.parametrize("point", list(Point))
 def test_run_whose_parties_are_killed_at_every_transition_ends_with_the_model_of_one_process(
-    amqp_url: str, tmp_path: Path, point: Point
+    amqp_url: str, tmp_path: Path, point: Point, strategy: str
 ) -> None:
     federation = federation_at(amqp_url, tmp_path, forked=True)
+    federation.allow(strategy)
     plan, rounds = plan_deaths(federation, point)
     for name, failpoints in plan.items():
         federation.inject(name, list(failpoints))
@@ -81,7 +83,7 @@ def test_run_whose_parties_are_killed_at_every_transition_ends_with_the_model_of
         ]
 
     with federation:
-        manifest = federation.draw_up(rounds=rounds + 2)
+        manifest = federation.draw_up(rounds=rounds + 2, strategy=strategy)
         run = federation.submit(manifest)
         digests = federation.finish(run, RUN_S)
         # The last deaths are over the news that the run has ended.

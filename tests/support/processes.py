@@ -36,7 +36,7 @@ from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.planning import draw_up_manifest
 from support.failpoints import Failpoint, environment_for, read_hits
 from support.fork_server import ForkedProcess, start_forked
-from support.party_files import write_party_files
+from support.party_files import write_party_files, write_policy
 from support.patience import HANG_S
 
 V = TypeVar("V", bound=BaseModel)
@@ -325,6 +325,11 @@ class ProcessFederation:
         return found[-1]
 
     # Life and death -------------------------------------------------------------------------------------
+
+    def allow(self, *strategies: str) -> None:
+        """Have the data owners allow these strategies, before the federation is started."""
+        for name in self.trainer_names:
+            write_policy(self._files.policy(name), roster_sha256=self.roster.digest, strategies=strategies)
 
     def inject(self, name: PartyId, failpoints: Sequence[Failpoint]) -> None:
         """Give a party failpoints, before the federation is started."""
