@@ -60,3 +60,19 @@ def test_a_chunk_more_is_a_message_more_for_everybody() -> None:
 
     # Four shares and four sums with their seals, and one sum for the combiner.
     assert 9 * 150 < two - one - 9 * 2**20 < 9 * 400
+
+
+@pytest.mark.parametrize(
+    ("strategy", "names", "limit"),
+    [
+        ("shared-mask", ("levels", "factors", "tags"), 10_000),
+        ("no-union", ("signs", "factors", "tags"), 10_000),
+        ("sec-union", ("union", "signs", "factors", "tags"), 16_000),
+    ],
+)
+def test_five_clients_and_two_aggregators_send_few_bytes_beside_the_payload_of_a_round(
+    strategy: str, names: tuple[str, ...], limit: int
+) -> None:
+    run = Parameters(model_size=61_706, clients=5, servers=2, rho=0.1, wire="compact")
+
+    assert count_sent(strategy, dict.fromkeys(names, 0), run) < limit
