@@ -85,10 +85,8 @@ def print_plan(answer: Plan, console: Console) -> None:
         given += f"; ρ = {ask.mask_rho:g} in shared-mask"
     console.print(f"{given}\nPayload of all parties, {_WIRES[ask.wire]} (MB = 2^20 bytes):", highlight=False)
     console.print(_draw_rows(answer, is_wide=console.width >= WIDE))
-    for row in answer.rows:
-        if row.warning:
-            refused = ". Such a run is refused" if row.refused else ""
-            console.print(f"warning: {row.warning}{refused}.", highlight=False, style="yellow")
+    for warning in _list_warnings(answer):
+        console.print(f"warning: {warning}", highlight=False, style="yellow")
     for line in (*_notes(answer), "", "Expected with independent choices:"):
         console.print(line, highlight=False)
     for line in _leakage(answer):
@@ -121,6 +119,16 @@ def _draw_rows(answer: Plan, *, is_wide: bool) -> Table:
             style="bold" if row is answer.recommended else None,
         )
     return table
+
+
+def _list_warnings(answer: Plan) -> list[str]:
+    """Return each warning once, with the names of all strategies that it is about."""
+    strategies: dict[str, list[str]] = {}
+    for row in answer.rows:
+        if row.warning:
+            refused = ". Such a run is refused" if row.refused else ""
+            strategies.setdefault(f"{row.warning.removeprefix(row.strategy)}{refused}.", []).append(row.strategy)
+    return [f"{', '.join(names)}{warning}" for warning, names in strategies.items()]
 
 
 def _notes(answer: Plan) -> list[str]:

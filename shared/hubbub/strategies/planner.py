@@ -261,8 +261,8 @@ def _describe_smallness(strategy: Strategy, run: Parameters) -> str:
     if not strategy.uses_rho or strategy.repeats or run.kept >= SMALLEST_KEPT:
         return ""
     return (
-        f"{strategy.name} with rho = {run.rho:g} compresses the update of {run.kept:,} of {run.model_size:,} "
-        "parameters, and a model may not learn from so few. Choose secure-fedavg"
+        f"{strategy.name}: with rho = {run.rho:g} a client sends a compressed update of {run.kept:,} of "
+        f"{run.model_size:,} parameters, and a model may not learn from so few. Choose secure-fedavg"
         f"{', or a larger rho' if run.model_size > SMALLEST_KEPT else ''}"
     )
 

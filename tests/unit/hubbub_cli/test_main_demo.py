@@ -170,7 +170,7 @@ def test_a_run_in_which_clients_send_signs_of_few_parameters_is_warned_about(
 ) -> None:
     _, shown = run_demo(tmp_path, "--strategy", "no-union", "--rho", "0.1", hubbub=quiet)
 
-    warning = "warning: no-union with rho = 0.1 compresses the update of 30 of 300 parameters"
+    warning = "warning: no-union: with rho = 0.1 a client sends a compressed update of 30 of 300 parameters"
     assert warning in " ".join(shown.split())
 
 

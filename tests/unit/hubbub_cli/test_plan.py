@@ -67,6 +67,13 @@ def test_a_row_that_would_lose_many_indices_is_warned_about(hubbub: Hubbub) -> N
     assert (answer["recommended"], answer["recommended_without_loss"]) == ("secure-fedavg", "no-union")
 
 
+def test_a_warning_about_several_strategies_is_printed_once(hubbub: Hubbub) -> None:
+    shown = hubbub("plan", "--params", "62", "--rho", "0.5", "--q", "4").joined
+
+    assert "warning: topbinary-direct, topbinary-sep, no-union, shared-mask" in shown
+    assert shown.count("a client sends a compressed update of 31 of 62 parameters") == 1
+
+
 def test_sums_in_long_words_are_planned_with_their_tags(hubbub: Hubbub) -> None:
     (_, short), (_, long) = (read_json(hubbub, "--wire", "paper", "--number-bits", bits) for bits in ("32", "64"))
 

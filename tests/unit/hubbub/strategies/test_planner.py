@@ -395,7 +395,7 @@ def test_a_rho_that_is_given_is_kept_and_warned_about_if_it_keeps_fewer_than_a_h
 
     warning = describe_risks(STRATEGIES[strategy], few)
 
-    assert "rho = 0.001 compresses the update of 50 of 50,000 parameters" in warning
+    assert "with rho = 0.001 a client sends a compressed update of 50 of 50,000 parameters" in warning
     assert warning.endswith("Choose secure-fedavg, or a larger rho")
     assert describe_risks(STRATEGIES[strategy], enough) == ""
     assert explain_choices(STRATEGIES[strategy], few, rho=0.001, q=None) == ""
