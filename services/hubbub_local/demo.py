@@ -33,6 +33,10 @@ from hubbub_trainer.workspace import digest
 
 DASHBOARD_PORT = 8750
 NOT_SCORED = "The task has no test samples or no metrics, so nothing is scored."
+SKEWED = (
+    "Clients' data differ, and models learn more slowly from compressed updates of such data: "
+    "--server-momentum 0.5 helps, and so does --strategy secure-fedavg, which sends more."
+)
 LINGERING = "The dashboard stays up, for more runs too, until you press Ctrl-C."
 
 
@@ -82,6 +86,8 @@ async def run_demo(options: DemoOptions, console: Console) -> None:
     board = Board(manifest, announcements, has_own_pace=isinstance(task, HasOwnPace))
     _introduce(options, task, manifest, console)
     _warn(manifest, console)
+    if options.partition != "iid" and find_strategy(manifest.strategy).uses_rho and not manifest.server_momentum:
+        console.print(SKEWED, highlight=False, style="yellow")
     async with AsyncExitStack() as stack:
         listener = stack.enter_context(_reserve_port(options.port)) if options.dashboard else None
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hubbub-demo-"))

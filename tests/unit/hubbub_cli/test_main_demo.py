@@ -410,6 +410,17 @@ def test_data_are_dealt_out_as_asked_for(tmp_path: Path, quiet: Hubbub) -> None:
     assert even["model_sha256"] != skewed["model_sha256"]
 
 
+def test_a_run_that_compresses_updates_of_skewed_data_is_told_what_helps(tmp_path: Path, quiet: Hubbub) -> None:
+    lenet = ("--task", "lenet", "--data", "digits", "--clients", "2", "--rounds", "1", "--partition", "classes:5")
+    told, *untold = (
+        " ".join(run_demo(tmp_path, *lenet, *options, hubbub=quiet)[1].split())
+        for options in ((), ("--server-momentum", "0.5"), ("--strategy", "secure-fedavg"))
+    )
+
+    assert "--server-momentum 0.5 helps, and so does --strategy secure-fedavg" in told
+    assert not any("learn more slowly" in each for each in untold)
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
