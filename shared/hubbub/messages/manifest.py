@@ -277,6 +277,10 @@ class Manifest(Claim):
             raise ValueError(
                 f"{self.strategy} adds numbers as they are: leave weights out, or choose a strategy that trains"
             )
+        if self.max_samples != MAX_SAMPLES and self.weights == "equal":
+            raise ValueError(
+                "max_samples has no effect with weights = equal: leave it out, or choose weights = samples"
+            )
         return self
 
     @model_validator(mode="after")

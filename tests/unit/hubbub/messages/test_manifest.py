@@ -186,7 +186,8 @@ def test_every_field_changes_the_run_id(subtests: pytest.Subtests) -> None:
             # Strategies that have blocks, bits and numbers.
             strategies = {"strategy": "no-union", "bits": "shared-mask", "number_bits": "sum", "ranges": "sum"}
             strategy = strategies.get(field, "sec-union")
-            fields = dict(make_manifest(strategy=strategy, metrics=metrics))
+            weights = "samples" if field == "max_samples" else "equal"
+            fields = dict(make_manifest(strategy=strategy, metrics=metrics, weights=weights))
             before = Manifest.model_validate(fields)
 
             assert Manifest.model_validate({**fields, field: value}).run_id != before.run_id
@@ -250,6 +251,10 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "weighted sums": (
         {"strategy": "sum", "weights": "samples"},
         "sum adds numbers as they are: leave weights out",
+    ),
+    "a cap on samples that weigh nothing": (
+        {"max_samples": 10},
+        "max_samples has no effect with weights = equal: leave it out, or choose weights = samples",
     ),
     "bits without shared-mask": ({"strategy": "sec-union", "bits": 3}, "bits are for shared-mask alone"),
     "no bits": ({"strategy": "shared-mask", "bits": 0}, "bits is 0; levels of shared-mask have from 1 to 4 bits"),
