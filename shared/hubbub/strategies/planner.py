@@ -226,7 +226,8 @@ def expect_union(strategy: Strategy, run: Parameters) -> ExpectedUnion:
 
 def choose_rho(strategy: Strategy, parameters: int) -> float:
     """Choose ρ: the strategy's usual one or, for a small model, one with which clients send enough parameters."""
-    least = math.ceil(10_000 * SMALLEST_KEPT / parameters) / 10_000
+    # A number that is none is refused elsewhere.
+    least = math.ceil(10_000 * SMALLEST_KEPT / max(parameters, 1)) / 10_000
     return strategy.usual_rho if strategy.repeats else max(strategy.usual_rho, min(1.0, least))
 
 
@@ -242,6 +243,8 @@ def explain_choices(strategy: Strategy, run: Parameters, *, rho: float | None, q
     reasons = []
     if rho is not None and not strategy.uses_rho:
         reasons.append(f"ρ = {rho:g} has no effect: {strategy.name} takes all parameters")
+    if q is not None and strategy.support != "lossy union":
+        reasons.append(f"q = {q} has no effect: {strategy.name} makes no random marks")
     if rho is None and strategy.uses_rho and run.rho > strategy.usual_rho:
         reasons.append(f"ρ = {run.rho:g} is chosen because the model is small")
     if q is None and strategy.support == "lossy union" and run.q > 1:

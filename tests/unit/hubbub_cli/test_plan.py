@@ -174,6 +174,10 @@ def test_what_cannot_be_is_told_in_one_line_with_exit_code_2(
     hubbub("plan", *LENET, *options).check_refused(message)
 
 
+def test_a_model_without_parameters_is_refused_where_rho_is_chosen_for_it_too(hubbub: Hubbub) -> None:
+    hubbub("plan", "--params", "0").check_refused("at least one parameter, not 0")
+
+
 def test_a_level_that_there_is_not_and_a_plan_without_parameters_are_refused(hubbub: Hubbub) -> None:
     unknown, nothing = hubbub("plan", *LENET, "--servers-learn", "sums"), hubbub("plan")
 

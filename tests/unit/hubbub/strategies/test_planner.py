@@ -401,12 +401,14 @@ def test_a_rho_that_is_given_is_kept_and_warned_about_if_it_keeps_fewer_than_a_h
     assert explain_choices(STRATEGIES[strategy], few, rho=0.001, q=None) == ""
 
 
-def test_a_rho_that_is_given_to_a_strategy_that_takes_all_parameters_is_said_to_have_no_effect() -> None:
+def test_a_rho_or_q_that_a_strategy_does_not_use_is_said_to_have_no_effect() -> None:
     run = parameters_of(rho=0.5)
     for name, strategy in STRATEGIES.items():
-        said = explain_choices(strategy, run, rho=0.5, q=1)
+        said = explain_choices(strategy, run, rho=0.5, q=None)
         assert said == ("" if strategy.uses_rho else f"ρ = 0.5 has no effect: {name} takes all parameters")
-        assert "no effect" not in explain_choices(strategy, run, rho=None, q=1)
+        of_q = explain_choices(strategy, parameters_of(rho=0.03), rho=None, q=5)
+        assert of_q == ("" if name == "sec-union" else f"q = 5 has no effect: {name} makes no random marks")
+        assert "no effect" not in explain_choices(strategy, run, rho=None, q=None)
 
 
 @given(clients=st.integers(2, 40), rho=st.floats(0.01, 1.0))
