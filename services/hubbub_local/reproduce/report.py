@@ -32,7 +32,8 @@ COUNTED = """\
   tags, which the paper does not have. The paper's column is of its own wire mode.
 - **CPU** is the time of the threads that worked for a party in one round, where the paper has only +, ++ and +++.
   Waiting is not in it, nor is a network: all parties run in one process. A client's is the mean over the clients,
-  without evaluation and with training apart; a server's is that of the busiest."""
+  without evaluation and with training apart; a server's is that of the busiest. Rounds in which the process was
+  stopped and started again are left out."""
 
 Runs = dict[Method, list[RunRecord]]
 
@@ -143,10 +144,23 @@ def _compare_one(settings: Settings, method: Method, runs: Sequence[RunRecord]) 
         each(lambda run: f"{_in_unit(settings, run.payload_bits):.2f}"),
         f"{printed.size:.2f}" if printed else NONE,
         each(lambda run: f"{_in_unit(settings, 8 * sum(one.wire_bytes for one in run.by_round)):.2f}"),
-        show_seconds(mean(lambda run: fmean(run.cpu_s("client")))),
-        show_seconds(mean(lambda run: fmean(one.training_cpu_s for one in run.by_round)) / settings.clients),
-        show_seconds(mean(lambda run: max(run.cpu_s("aggregator")))),
+        *_show_computing(settings, runs),
         printed.computing if printed else NONE,
+    ]
+
+
+def _show_computing(settings: Settings, runs: Sequence[RunRecord]) -> list[str]:
+    """Return the mean CPU time a round of a client's protocol and training, and of the busiest server."""
+    measured = [run for run in runs if run.cpu_s("client")]
+    if not measured:
+        return [NONE] * 3
+    training = [
+        fmean(one.training_cpu_s for one in run.by_round if one.training_cpu_s is not None) for run in measured
+    ]
+    return [
+        show_seconds(fmean(fmean(run.cpu_s("client")) for run in measured)),
+        show_seconds(fmean(training) / settings.clients),
+        show_seconds(fmean(max(run.cpu_s("aggregator")) for run in measured)),
     ]
 
 

@@ -1,0 +1,132 @@
+"""A run that is stopped or killed goes on where it was, and ends as one that never was."""
+
+import io
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from hubbub.errors import ConfigurationError
+from hubbub_local.kept_run import open_kept_run
+from hubbub_local.reproduce import runner
+from hubbub_local.reproduce.runner import UNFINISHED
+from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
+from hubbub_trainer.learning.task import ProgressCallback, Theta, Training
+from support.fork_server import start_forked
+from support.patience import HANG_S
+from support.short_life import KILLED, PLAN
+
+Json = dict[str, Any]
+FOLDER = f"{UNFINISHED}/sec-union-0"
+
+
+@pytest.fixture(autouse=True)
+def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hubbub_local.reproduce.report.draw_plot", lambda *_: "")
+
+
+def reproduce(out: Path, *, resume: bool = False) -> str:
+    shown = io.StringIO()
+    console = Console(file=shown, width=200)
+    runner.reproduce(PLAN, out=out, resume=resume, console=console, task=SyntheticTask(300))
+    return shown.getvalue()
+
+
+def read(out: Path) -> Json:
+    (only,) = json.loads((out / "results.json").read_text("utf-8"))["results"]
+    assert isinstance(only, dict)
+    return only
+
+
+def without_times(run: Json) -> Json:
+    rounds = [one | {"protocol_cpu_s": {}, "training_cpu_s": None} for one in run["by_round"]]
+    return run | {"by_round": rounds}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Json:
+    out = tmp_path_factory.mktemp("undisturbed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hubbub_local.reproduce.report.draw_plot", lambda *_: "")
+        reproduce(out)
+    return without_times(read(out))
+
+
+def interrupt_training(monkeypatch: pytest.MonkeyPatch, number: int, interrupt: Callable[[], None]) -> None:
+    """Interrupt in the middle of the training of this number: two clients train in each round."""
+    original, count = SyntheticLearner.train, 0
+
+    def train(
+        learner: SyntheticLearner,
+        theta: Theta,
+        *,
+        steps: int,
+        seed: int,
+        progress: ProgressCallback,
+        memory: Theta | None = None,
+    ) -> Training:
+        nonlocal count
+        count += 1
+        if count == number:
+            interrupt()
+        return original(learner, theta, steps=steps, seed=seed, progress=progress, memory=memory)
+
+    monkeypatch.setattr(SyntheticLearner, "train", train)
+
+
+def test_a_run_that_is_killed_again_and_again_ends_as_if_it_never_was(undisturbed: Json, tmp_path: Path) -> None:
+    out, log, lives = tmp_path / "out", tmp_path / "log", 0
+    code = KILLED
+    while code == KILLED:
+        lives += 1
+        process = start_forked(["-m", "support.short_life", str(out), "31"], os.environ, log)
+        code = process.wait(HANG_S)
+
+    assert code == 0, log.read_text("utf-8")
+    assert lives > 4
+    assert without_times(read(out)) == undisturbed
+    assert {path.name for path in out.iterdir()} == {"results.json", "report.md", "accuracy.svg"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_stopped_in_a_round_goes_on_there(
+    number: signal.Signals, undisturbed: Json, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with monkeypatch.context() as patch:
+        interrupt_training(patch, 4, lambda: os.kill(os.getpid(), number))
+        with pytest.raises(KeyboardInterrupt):
+            reproduce(tmp_path)
+    signal.signal(signal.SIGINT, before)
+    cut_off = read(tmp_path)
+    assert (tmp_path / FOLDER / ".gitignore").read_text("utf-8").endswith("\n*\n")
+    for task in tmp_path.glob(f"{FOLDER}/*/runs/*/task.json"):
+        # As if it had been killed twice before in this training.
+        task.write_text(json.dumps(json.loads(task.read_text("utf-8")) | {"begun": 2}), "utf-8")
+
+    shown = reproduce(tmp_path, resume=True)
+
+    resumed = read(tmp_path)
+    assert len(cut_off["by_round"]) == 1
+    assert "sec-union, q = 1, seed 0: goes on after round 1" in shown
+    assert without_times(resumed) == undisturbed
+    assert resumed["by_round"][0] == cut_off["by_round"][0]
+    assert [bool(one["protocol_cpu_s"]) for one in resumed["by_round"]] == [True, False, True]
+    assert "server CPU" in (tmp_path / "report.md").read_text("utf-8")
+
+
+def test_one_process_at_a_time_goes_on_with_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt_training(monkeypatch, 1, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(tmp_path)
+
+    with (
+        open_kept_run(tmp_path / FOLDER, lambda: pytest.fail("it is there")),
+        pytest.raises(ConfigurationError, match="another process is running in"),
+    ):
+        reproduce(tmp_path, resume=True)
