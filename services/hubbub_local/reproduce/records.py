@@ -68,6 +68,11 @@ class RunRecord:
     finished: bool = False
     reached: bool = False
     model_sha256: str = ""
+    drift: float | None = None
+    """How far clients' models ended from their mean, at most, over its norm; None if they share one.
+
+    Then `model_sha256` is that of the first client's.
+    """
     by_round: tuple[RoundRecord, ...] = ()
 
     @property

@@ -110,7 +110,16 @@ def _find_facts(settings: Settings, records: Sequence[RunRecord], runs: Runs) ->
         label = min(private, key=lambda each: private[each])
         size = f"{_in_unit(settings, private[label]):.2f} {settings.table.unit}"
         facts.append(f"**{size}** is the least to reach it while servers learn nothing: {label}")
-    return facts + [f"{each.label}: {each.describe(settings.target)}" for each in records if not each.reached]
+    facts += [f"{each.label}: {each.describe(settings.target)}" for each in records if not each.reached]
+    drifts = {
+        method.label: ", ".join(f"{run.drift:.1%}" for run in own if run.drift is not None)
+        for method, own in runs.items()
+    }
+    return facts + [
+        f"{label}: clients ended with models of their own, by design; the farthest was {drift} from their mean"
+        for label, drift in drifts.items()
+        if drift
+    ]
 
 
 def _in_unit(settings: Settings, bits: float) -> float:

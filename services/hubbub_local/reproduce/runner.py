@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from hubbub_coordinator.events import Began
 from hubbub_coordinator.phases import round as rounds
 from hubbub_local.attribution import AttributingLoop, Attribution, MeasuredTask, UncountedMessages
 from hubbub_local.demo import draw_up
+from hubbub_local.demo_screen import Board, show
 from hubbub_local.experiment import run_in_folder
 from hubbub_local.federation import connect_to
 from hubbub_local.figures import require_matplotlib
@@ -134,6 +135,7 @@ class _Runner:
         def observe(moment: Transition) -> None:
             """Start the clocks with the first round: joining belongs to no round."""
             nonlocal before, is_whole
+            board.observe(moment)
             if before is None and isinstance(moment.data, rounds.CoordinatorRound):
                 before, is_whole = self._read_clocks(), isinstance(moment.event, Began)
 
@@ -156,7 +158,11 @@ class _Runner:
         loop, me = asyncio.get_running_loop(), asyncio.current_task()
         assert me is not None  # noqa: S101  (A coroutine runs in a task.)
         loop.add_signal_handler(signal.SIGTERM, me.cancel)
-        with closing(UncountedMessages(kept.messages, self._attribution)) as messages:
+        board = Board(kept.manifest, [])
+        with (
+            show(board, self._console) if self._console.is_terminal else nullcontext(),
+            closing(UncountedMessages(kept.messages, self._attribution)) as messages,
+        ):
             result = await run_in_folder(
                 kept.folder,
                 kept.manifest,
@@ -165,9 +171,12 @@ class _Runner:
                 keep_round,
                 demo_seed=record.seed,
                 observer=observe,
+                progress=board.progress,
                 connect=connect_to(MemoryBroker(messages)),
             )
-        record = replace(record, finished=True, reached=result.reached, model_sha256=result.digest)
+        record = replace(
+            record, finished=True, reached=result.reached, model_sha256=result.digest, drift=result.drift
+        )
         self._results.keep(record, self._folder)
         self._say(f"{record.label}: {record.describe(self._plan.settings.target)}")
 
