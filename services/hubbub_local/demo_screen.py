@@ -80,6 +80,8 @@ class Board:
 
     manifest: Manifest
     announcements: list[str]
+    title: str = ""
+    """Name of the run, if there are several."""
     has_own_pace: bool = False
     """Clients take no notice of the number of local steps, so it is not shown."""
     joined: int = 0
@@ -211,11 +213,11 @@ def _print_all(lines: list[str], console: Console) -> None:
 
 def _headline(board: Board) -> Text:
     parties = len(board.manifest.clients) + len(board.manifest.aggregators)
-    if board.round == 0 and board.work:
-        return Text("The run goes on where it was stopped", style="bold")
+    line = Text(f"{board.title}   " if board.title else "")
     if board.round == 0:
-        return Text(f"Enrolling: {board.joined} of {parties} parties have joined", style="bold")
-    line = Text(f"Round {board.round} of {board.manifest.rounds}", style="bold")
+        joined = f"Enrolling: {board.joined} of {parties} parties have joined"
+        return line.append("The run goes on where it was stopped" if board.work else joined, style="bold")
+    line.append(f"Round {board.round} of {board.manifest.rounds}", style="bold")
     line.append(f"   phase {board.phase}: {board.state}", style="cyan")
     line.append(
         f"   {show_bytes(board.payload_bits / 8)} of payload, {show_bytes(board.wire_bytes)} on the wire so far",

@@ -38,12 +38,12 @@ COUNTED = """\
 Runs = dict[Method, list[RunRecord]]
 
 
-def write_report(results: Results, command: str, folder: Path) -> None:
+def write_report(results: Results, commands: Sequence[str], folder: Path) -> None:
     """Write all files of the report from the results."""
     runs = _by_method(results.results)
     plot = draw_plot("Accuracy on the test set (%): means over the seeds", _draw(results.settings, runs))
     try:
-        for name, text in ((REPORT, _write(results, runs, command)), (PLOT, plot)):
+        for name, text in ((REPORT, _write(results, runs, commands)), (PLOT, plot)):
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"{error.filename} cannot be written: {error.strerror}") from None
@@ -55,7 +55,7 @@ def _by_method(records: Sequence[RunRecord]) -> Runs:
     return {method: sorted(runs, key=lambda each: each.seed) for method, runs in found.items() if runs}
 
 
-def _write(results: Results, runs: Runs, command: str) -> str:
+def _write(results: Results, runs: Runs, commands: Sequence[str]) -> str:
     settings, machine, records = results.settings, results.machine, results.results
     table = settings.table
     data = table.data if settings.data == settings.dataset else f"`{settings.data}`"
@@ -73,7 +73,7 @@ def _write(results: Results, runs: Runs, command: str) -> str:
             f" {machine['python']}, cores: {machine['cores']}."
             " `results.json` has every round."
         ),
-        f"```console\n$ {command}\n```",
+        "\n".join(["```console", *(f"$ {command}" for command in commands), "```"]),
         "\n".join(f"- {fact}" for fact in _find_facts(settings, records, runs)),
         _compare(settings, runs).rstrip(),
         f"The paper's columns are those of its {table.source}. {_name_differences(settings)}",
@@ -112,11 +112,11 @@ def _find_facts(settings: Settings, records: Sequence[RunRecord], runs: Runs) ->
         facts.append(f"**{size}** is the least to reach it while servers learn nothing: {label}")
     facts += [f"{each.label}: {each.describe(settings.target)}" for each in records if not each.reached]
     drifts = {
-        method.label: ", ".join(f"{run.drift:.1%}" for run in own if run.drift is not None)
+        method.label: ", ".join(f"{100 * run.drift:.1f} %" for run in own if run.drift is not None)
         for method, own in runs.items()
     }
     return facts + [
-        f"{label}: clients ended with models of their own, by design; the farthest was {drift} from their mean"
+        f"{label}: clients ended with models of their own, by design: up to {drift} away from their mean"
         for label, drift in drifts.items()
         if drift
     ]

@@ -25,7 +25,7 @@ from hubbub_local.experiment import run_in_folder
 from hubbub_local.federation import connect_to
 from hubbub_local.figures import require_matplotlib
 from hubbub_local.kept_run import KeptRun, is_kept, open_kept_run
-from hubbub_local.reproduce.plan import Method, Plan, Settings
+from hubbub_local.reproduce.plan import METHODS, Method, Plan, Settings
 from hubbub_local.reproduce.records import Results, RoundRecord, RunRecord, open_results
 from hubbub_local.reproduce.report import REPORT, write_report
 from hubbub_trainer.learning.registry import load_task
@@ -54,7 +54,7 @@ def reproduce(
     finally:
         # Also after Ctrl-C or a failed run: the results so far are worth a look.
         if results.results:
-            write_report(results, plan.command, out)
+            write_report(results, _list_commands(plan, results), out)
             console.print(f"Report: {out / REPORT}", highlight=False, markup=False, soft_wrap=True)
     wrong = [each for each in results.results if each.payload_bits != each.predicted_bits]
     if wrong:
@@ -66,6 +66,17 @@ def reproduce(
             )
         )
     return results.results
+
+
+def _list_commands(plan: Plan, results: Results) -> list[str]:
+    """List the commands that ask for what was run and is to be run, each with the methods of the same seeds."""
+    wanted = {(each.name, each.seed) for each in results.results}
+    wanted |= {(method.name, seed) for method in plan.methods for seed in plan.seeds}
+    by_seeds: dict[tuple[int, ...], list[Method]] = {}
+    for name, method in METHODS.items():
+        if seeds := tuple(sorted(seed for each, seed in wanted if each == name)):
+            by_seeds.setdefault(seeds, []).append(method)
+    return [replace(plan, methods=methods, seeds=seeds).command for seeds, methods in by_seeds.items()]
 
 
 def load_task_of(settings: Settings, console: Console) -> Task:
@@ -158,7 +169,7 @@ class _Runner:
         loop, me = asyncio.get_running_loop(), asyncio.current_task()
         assert me is not None  # noqa: S101  (A coroutine runs in a task.)
         loop.add_signal_handler(signal.SIGTERM, me.cancel)
-        board = Board(kept.manifest, [])
+        board = Board(kept.manifest, [], title=record.label)
         with (
             show(board, self._console) if self._console.is_terminal else nullcontext(),
             closing(UncountedMessages(kept.messages, self._attribution)) as messages,
