@@ -4,7 +4,6 @@ import io
 import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,11 @@ from hubbub.errors import ConfigurationError
 from hubbub_local.kept_run import open_kept_run
 from hubbub_local.reproduce import runner
 from hubbub_local.reproduce.runner import UNFINISHED
-from hubbub_trainer.learning.synthetic import SyntheticLearner, SyntheticTask
-from hubbub_trainer.learning.task import ProgressCallback, Theta, Training
+from hubbub_trainer.learning.task import Task
 from support.fork_server import start_forked
 from support.patience import HANG_S
 from support.short_life import KILLED, PLAN
+from support.watched_task import WatchedTask
 
 Json = dict[str, Any]
 FOLDER = f"{UNFINISHED}/sec-union-0"
@@ -30,10 +29,10 @@ def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hubbub_local.reproduce.report.draw_plot", lambda *_: "")
 
 
-def reproduce(out: Path, *, resume: bool = False) -> str:
+def reproduce(out: Path, *, resume: bool = False, task: Task | None = None) -> str:
     shown = io.StringIO()
     console = Console(file=shown, width=200)
-    runner.reproduce(PLAN, out=out, resume=resume, console=console, task=SyntheticTask(300))
+    runner.reproduce(PLAN, out=out, resume=resume, console=console, task=task or WatchedTask(300))
     return shown.getvalue()
 
 
@@ -57,26 +56,15 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Json:
     return without_times(read(out))
 
 
-def interrupt_training(monkeypatch: pytest.MonkeyPatch, number: int, interrupt: Callable[[], None]) -> None:
-    """Interrupt in the middle of the training of this number: two clients train in each round."""
-    original, count = SyntheticLearner.train, 0
+def interrupted_in(training: int, number: signal.Signals) -> WatchedTask:
+    """Make a task that sends this process a signal in a training of a number; two clients train in a round."""
 
-    def train(
-        learner: SyntheticLearner,
-        theta: Theta,
-        *,
-        steps: int,
-        seed: int,
-        progress: ProgressCallback,
-        memory: Theta | None = None,
-    ) -> Training:
-        nonlocal count
-        count += 1
-        if count == number:
-            interrupt()
-        return original(learner, theta, steps=steps, seed=seed, progress=progress, memory=memory)
+    def interrupt() -> None:
+        if len(task.seeds) == training:
+            os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(SyntheticLearner, "train", train)
+    task = WatchedTask(300, before=interrupt)
+    return task
 
 
 def test_a_run_that_is_killed_again_and_again_ends_as_if_it_never_was(undisturbed: Json, tmp_path: Path) -> None:
@@ -95,14 +83,15 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_it_never_was(undisturbe
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_that_is_stopped_in_a_round_goes_on_there(
-    number: signal.Signals, undisturbed: Json, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, undisturbed: Json, tmp_path: Path
 ) -> None:
+    # A shell's background jobs ignore Ctrl-C, and so would Python, if the tests run in one.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    with monkeypatch.context() as patch:
-        interrupt_training(patch, 4, lambda: os.kill(os.getpid(), number))
+    try:
         with pytest.raises(KeyboardInterrupt):
-            reproduce(tmp_path)
-    signal.signal(signal.SIGINT, before)
+            reproduce(tmp_path, task=interrupted_in(4, number))
+    finally:
+        signal.signal(signal.SIGINT, before)
     cut_off = read(tmp_path)
     assert (tmp_path / FOLDER / ".gitignore").read_text("utf-8").endswith("\n*\n")
     for task in tmp_path.glob(f"{FOLDER}/*/runs/*/task.json"):
@@ -120,10 +109,9 @@ def test_a_run_that_is_stopped_in_a_round_goes_on_there(
     assert "server CPU" in (tmp_path / "report.md").read_text("utf-8")
 
 
-def test_one_process_at_a_time_goes_on_with_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    interrupt_training(monkeypatch, 1, lambda: os.kill(os.getpid(), signal.SIGTERM))
+def test_one_process_at_a_time_goes_on_with_a_run(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        reproduce(tmp_path)
+        reproduce(tmp_path, task=interrupted_in(1, signal.SIGTERM))
 
     with (
         open_kept_run(tmp_path / FOLDER, lambda: pytest.fail("it is there")),
