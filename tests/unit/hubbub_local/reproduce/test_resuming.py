@@ -4,6 +4,7 @@ import io
 import json
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from hubbub_local.kept_run import open_kept_run
 from hubbub_local.reproduce import runner
 from hubbub_local.reproduce.runner import UNFINISHED
 from hubbub_trainer.learning.task import Task
+from hubbub_trainer.task_runner import TaskRunner
+from hubbub_trainer.workspace import RECORD, _load_json, _save_json
 from support.fork_server import start_forked
 from support.patience import HANG_S
 from support.short_life import KILLED, PLAN
@@ -56,12 +59,28 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Json:
     return without_times(read(out))
 
 
-def interrupted_in(training: int, number: signal.Signals) -> WatchedTask:
-    """Make a task that sends this process a signal in a training of a number; two clients train in a round."""
+@pytest.fixture
+def given_up(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set once all trainers have been told to give up what they train."""
+    event, original, told = threading.Event(), TaskRunner.give_up, list[TaskRunner]()
+
+    def give_up(runner: TaskRunner) -> None:
+        original(runner)
+        told.append(runner)
+        if len(told) == PLAN.settings.clients:
+            event.set()
+
+    monkeypatch.setattr(TaskRunner, "give_up", give_up)
+    return event
+
+
+def interrupted_in(training: int, number: signal.Signals, given_up: threading.Event) -> WatchedTask:
+    """Make a task that sends this process a signal in one of its trainings, which then does not end."""
 
     def interrupt() -> None:
         if len(task.seeds) == training:
             os.kill(os.getpid(), number)
+            assert given_up.wait(HANG_S)
 
     task = WatchedTask(300, before=interrupt)
     return task
@@ -83,24 +102,26 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_it_never_was(undisturbe
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_that_is_stopped_in_a_round_goes_on_there(
-    number: signal.Signals, undisturbed: Json, tmp_path: Path
+    number: signal.Signals, undisturbed: Json, tmp_path: Path, given_up: threading.Event
 ) -> None:
     # A shell's background jobs ignore Ctrl-C, and so would Python, if the tests run in one.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            reproduce(tmp_path, task=interrupted_in(4, number))
+            reproduce(tmp_path, task=interrupted_in(4, number, given_up))
     finally:
         signal.signal(signal.SIGINT, before)
     cut_off = read(tmp_path)
     assert (tmp_path / FOLDER / ".gitignore").read_text("utf-8").endswith("\n*\n")
-    for task in tmp_path.glob(f"{FOLDER}/*/runs/*/task.json"):
+    tasks = list(tmp_path.glob(f"{FOLDER}/*/runs/*/{RECORD}"))
+    for task in tasks:
         # As if it had been killed twice before in this training.
-        task.write_text(json.dumps(json.loads(task.read_text("utf-8")) | {"begun": 2}), "utf-8")
+        _save_json(task, _load_json(task) | {"begun": 2})
 
     shown = reproduce(tmp_path, resume=True)
 
     resumed = read(tmp_path)
+    assert len(tasks) == 2
     assert len(cut_off["by_round"]) == 1
     assert "sec-union, q = 1, seed 0: goes on after round 1" in shown
     assert without_times(resumed) == undisturbed
@@ -109,9 +130,9 @@ def test_a_run_that_is_stopped_in_a_round_goes_on_there(
     assert "server CPU" in (tmp_path / "report.md").read_text("utf-8")
 
 
-def test_one_process_at_a_time_goes_on_with_a_run(tmp_path: Path) -> None:
+def test_one_process_at_a_time_goes_on_with_a_run(tmp_path: Path, given_up: threading.Event) -> None:
     with pytest.raises(KeyboardInterrupt):
-        reproduce(tmp_path, task=interrupted_in(1, signal.SIGTERM))
+        reproduce(tmp_path, task=interrupted_in(1, signal.SIGTERM, given_up))
 
     with (
         open_kept_run(tmp_path / FOLDER, lambda: pytest.fail("it is there")),
