@@ -15,7 +15,7 @@ from pathlib import Path
 from hubbub.disk import replacing
 from hubbub.errors import ConfigurationError
 from hubbub.messages.manifest import Manifest, read_manifest
-from hubbub.runtime.state_folder import lock_folder
+from hubbub.runtime.state_folder import LOCK, lock_folder
 from hubbub.trust.identity import PRIVATE_SUFFIX, dump_identity, read_identity
 from hubbub_local.federation import Parties, gather
 from hubbub_trainer.workspace import RECORD
@@ -69,6 +69,8 @@ def _begin(folder: Path, manifest: Manifest, parties: Parties) -> None:
     for left in folder.iterdir():
         if left.is_dir():
             shutil.rmtree(left)
+        elif left.name != LOCK:
+            left.unlink()
     (folder / ".gitignore").write_text(IGNORE, encoding="utf-8")
     (folder / IDENTITIES).mkdir(exist_ok=True)
     for name, identity in parties.identities.items():
@@ -80,8 +82,12 @@ def _begin(folder: Path, manifest: Manifest, parties: Parties) -> None:
 
 def _read(folder: Path) -> KeptRun:
     files = sorted((folder / IDENTITIES).glob(f"*{PRIVATE_SUFFIX}"))
-    manifest = read_manifest((folder / MANIFEST).read_bytes())
+    try:
+        manifest = read_manifest((folder / MANIFEST).read_bytes())
+        parties = gather([read_identity(file) for file in files])
+    except ConfigurationError as error:
+        raise ConfigurationError(f"the run in {folder} is damaged: {error}. Remove it to begin it again") from None
     # A trainer gives up a task in which its process died twice. Here its owner may kill it as often as they like.
     for record in folder.glob(f"*/runs/*/{RECORD}"):
         record.unlink()
-    return KeptRun(folder=folder, manifest=manifest, parties=gather([read_identity(file) for file in files]))
+    return KeptRun(folder=folder, manifest=manifest, parties=parties)

@@ -14,6 +14,7 @@ from rich.console import Console
 from hubbub.errors import ConfigurationError
 from hubbub_local.kept_run import open_kept_run
 from hubbub_local.reproduce import runner
+from hubbub_local.reproduce.records import open_results
 from hubbub_local.reproduce.runner import UNFINISHED
 from hubbub_trainer.learning.task import Task
 from hubbub_trainer.task_runner import TaskRunner
@@ -128,6 +129,26 @@ def test_a_run_that_is_stopped_in_a_round_goes_on_there(
     assert resumed["by_round"][0] == cut_off["by_round"][0]
     assert [bool(one["protocol_cpu_s"]) for one in resumed["by_round"]] == [True, False, True]
     assert "server CPU" in (tmp_path / "report.md").read_text("utf-8")
+
+
+def test_nothing_of_a_run_that_was_half_removed_is_left_in_the_next(tmp_path: Path, undisturbed: Json) -> None:
+    (tmp_path / FOLDER / "client-1" / "tombstones").mkdir(parents=True)
+    (tmp_path / FOLDER / "messages.sqlite").write_text("no database", "utf-8")
+    open_results(tmp_path / "other", PLAN.settings, resume=False)
+    (tmp_path / "other" / "results.json").rename(tmp_path / "results.json")
+
+    reproduce(tmp_path, resume=True)
+
+    assert without_times(read(tmp_path)) == undisturbed
+
+
+def test_a_damaged_run_is_told_with_its_folder(tmp_path: Path, given_up: threading.Event) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(tmp_path, task=interrupted_in(1, signal.SIGTERM, given_up))
+    (tmp_path / FOLDER / "manifest.json").write_text("{", "utf-8")
+
+    with pytest.raises(ConfigurationError, match=f"{FOLDER} is damaged: this is not a manifest.*Remove it"):
+        reproduce(tmp_path, resume=True)
 
 
 def test_one_process_at_a_time_goes_on_with_a_run(tmp_path: Path, given_up: threading.Event) -> None:
