@@ -39,8 +39,8 @@ bench-peers: $(READY)
 	$(BIN)/python -m benchmarks.peers $(ARGS)
 
 # The paper's experiments, kept in docs/results: MNIST to 98 % for every strategy (about an hour), and the first five
-# rounds of CIFAR-10 (half an hour; without eastly-he, which takes as long for one). Whatever was stopped goes on when
-# this is called again, on another day with TODAY=2026-11-18, or whichever it was begun on.
+# rounds of CIFAR-10 (40 minutes; without eastly-he, which takes a quarter of an hour for each). Whatever was stopped
+# goes on when this is called again, on another day with TODAY=2026-11-18, or whichever it was begun on.
 PAPER_CIFAR10 := fedavg,topbinary-direct,topbinary-sep,no-union,sec-union-letter,sec-union,sec-union-q5-letter,$(\
 	)partial-sec-union,plaintext-union,shared-mask,secure-fedavg,eastly-tss
 paper: $(READY)
