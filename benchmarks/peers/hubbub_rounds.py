@@ -2,6 +2,7 @@
 
 `sum` adds all N numbers as the peers do, and `secure-fedavg` takes their mean. `sec-union` is what Hubbub is for:
 it sends the signs of each client's largest entries. `shared-mask` sends a few bits of each of a few entries.
+`eastly-tss` and `eastly-he`, prior systems, send a random sign or zero for each entry, right on average.
 Training (there is none here), compressing an update (top-k) and updating the model do not count.
 """
 
@@ -44,7 +45,9 @@ from hubbub_local.federation import Connect, Parties, make_parties, start_federa
 from hubbub_trainer.learning.task import ProgressCallback, Training
 from hubbub_trainer.planning import draw_up_manifest
 
-STRATEGIES = ("sec-union", "shared-mask", "secure-fedavg", "sum")
+STRATEGIES = ("sec-union", "shared-mask", "secure-fedavg", "sum", "eastly-tss")
+SLOW = "eastly-he"
+"""A strategy that takes minutes a round."""
 WIRE: WireMode = Manifest.model_fields["wire"].default
 """Wire mode of shares and sums: the manifests' default, unless `measure_hubbub` is given another."""
 LARGEST = 0.5
@@ -56,12 +59,15 @@ TRAINING = "benchmarks.peers.hubbub_rounds.VectorLearner.train"
 _ASIDE = (
     "hubbub.strategies.unions.add_up",
     "hubbub.strategies.secure_fedavg.add_up",
+    "hubbub.strategies.eastly.add_up",
+    "hubbub.protocol.terngrad.ternarise",
     "hubbub.protocol.compression.top_binary",
     "hubbub.protocol.masks.quantise",
     "hubbub.strategies.unions.SignsRound.conclude",
     "hubbub.strategies.shared_mask.MaskRound.conclude",
     "hubbub.strategies.secure_fedavg.SecureFedAvgRound.conclude",
     "hubbub.strategies.sums.SumRound.conclude",
+    "hubbub.strategies.eastly.TernaryRound.conclude",
     "hubbub_trainer.workspace.Workspace.learnt",
     "hubbub_trainer.workspace.Workspace.keep_update",
     "hubbub_trainer.workspace.Workspace.recall_update",
@@ -116,9 +122,9 @@ class VectorTask:
         del clients, seed
         return VectorLearner(self._contest, index, partial(self._see, index))
 
-    def after_first_round(self) -> Theta:
-        """Return the model after the first round, which must be the same at all clients."""
-        if self._after_first is None or len(self._digests) != 1:
+    def after_first_round(self, *, own: bool) -> Theta:
+        """Return the first client's model after the first round: that of all clients, unless each has its own."""
+        if self._after_first is None or len(self._digests) != (self._contest.clients if own else 1):
             raise SumIsWrong(f"clients went on from {len(self._digests)} models")
         return self._after_first
 
@@ -166,8 +172,9 @@ def measure_hubbub(
             stack.enter_context(_put_aside(name, meter.attribution))
         runner = stack.enter_context(asyncio.Runner(loop_factory=partial(AttributingLoop, meter.attribution)))
         runner.run(_run(manifest, parties, task, meter, amqp_url))
-    error, allowed = _compare(contest, manifest, task.after_first_round())
-    share = f", ρ = {manifest.rho:g}" if find_strategy(strategy).uses_rho else ""
+    declared = find_strategy(strategy)
+    error, allowed = _compare(contest, manifest, task.after_first_round(own=declared.own_models))
+    share = f", ρ = {manifest.rho:g}" if declared.uses_rho else ""
     return PeerCost(
         system=f"Hubbub {strategy}",
         version=f"hubbub {__version__}",
@@ -267,6 +274,8 @@ def _compare(contest: Contest, manifest: Manifest, theta: Theta) -> tuple[float,
             return float(np.abs(theta - mean).max()), contest.clients * unit / 2 + _half_digit(mean)
         case "shared-mask":
             return _compare_levels(contest, parameters, theta)
+        case "eastly-tss" | "eastly-he":
+            return _compare_ternary(contest, theta)
         case _:
             return _compare_signs(contest, parameters, theta)
 
@@ -299,6 +308,16 @@ def _compare_levels(contest: Contest, parameters: Parameters, theta: Theta) -> t
         wanted += np.clip(change / factor, -1, 1) / contest.clients
     step = 2 / masks.top_level(parameters.bits)
     return float(np.abs(theta[mask] - alpha * wanted).max()), alpha * step + _unit(parameters)
+
+
+def _compare_ternary(contest: Contest, theta: Theta) -> tuple[float, float]:
+    """Compare the first client's model with its factor times a sum of signs that its members' entries can give."""
+    updates = [contest.update(place) for place in range(contest.clients)]
+    share = float(np.abs(updates[0]).max()) / contest.clients
+    most = np.sum([each > 0 for each in updates], axis=0)
+    least = -np.sum([each < 0 for each in updates], axis=0)
+    expected = share * np.clip(np.rint(theta / share), least, most)
+    return float(np.abs(theta - expected).max()), _half_digit(expected)
 
 
 def _unit(parameters: Parameters) -> float:

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from benchmarks.peers.ckks import measure_ckks
 from benchmarks.peers.contest import Contest, PeerCost, PeerMissing, draw_up_contest
-from benchmarks.peers.hubbub_rounds import ROUNDS, STRATEGIES, WIRE, measure_hubbub
+from benchmarks.peers.hubbub_rounds import ROUNDS, SLOW, STRATEGIES, WIRE, measure_hubbub
 from benchmarks.peers.paillier import SLOTS, measure_paillier
 from benchmarks.peers.report import PeersReport
 from benchmarks.steps import CLIENTS
@@ -86,7 +86,9 @@ def _list_quick(plan: Plan, contest: Contest) -> Systems:
 
 def _list_slow(plan: Plan, contest: Contest) -> Systems:
     part = None if contest.parameters <= plan.paillier else plan.paillier_part
+    encrypted = partial(measure_hubbub, contest, SLOW, wire=plan.wire, count=_FEWEST_ROUNDS)
     return {
+        **({f"Hubbub {SLOW}": encrypted} if part is None else {}),
         "CKKS": partial(measure_ckks, contest),
         "Paillier": partial(measure_paillier, contest, measured=part),
     }

@@ -48,7 +48,9 @@ def reproduce(
         Path | None, typer.Option(help="Folder for results and report; reproduce-mnist or -cifar10 if not given.")
     ] = None,
     *,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what is in the folder.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with what is in the folder, where it was stopped or killed.")
+    ] = False,
     partition: Annotated[
         str,
         typer.Option(

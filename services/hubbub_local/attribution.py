@@ -16,11 +16,13 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from contextvars import Context
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from hubbub.protocol.compression import Indices
 from hubbub.protocol.metrics import Scores
 from hubbub.runtime.telemetry import context, current_context
+from hubbub.store.message_file import MessageFile
 from hubbub_local.task_wrappers import TaskWrapper
 from hubbub_trainer.learning.task import (
     Adjustable,
@@ -109,6 +111,24 @@ class AttributingLoop(asyncio.SelectorEventLoop):
                 return self._attribution.time(partial(func, *args))
 
         return super().run_in_executor(executor, call)
+
+
+class UncountedMessages(MessageFile):
+    """Messages in a file; the work on it is the broker's, and excluded from the party's protocol time."""
+
+    def __init__(self, path: Path, attribution: Attribution) -> None:
+        super().__init__(path)
+        self._attribution = attribution
+
+    def add(self, queue: str, user: str, body: bytes) -> int:
+        """Add a message."""
+        with self._attribution.put_aside():
+            return super().add(queue, user, body)
+
+    def remove(self, number: int) -> None:
+        """Remove a message."""
+        with self._attribution.put_aside():
+            super().remove(number)
 
 
 class MeasuredTask(TaskWrapper):

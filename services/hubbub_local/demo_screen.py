@@ -28,6 +28,7 @@ from hubbub_coordinator.events import PartyJoined, ReceiptArrived
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_trainer.events import Evaluated, Trained
+from hubbub_trainer.task_runner import TRAINING
 
 Place = tuple[RunId, int]
 
@@ -79,13 +80,18 @@ class Board:
 
     manifest: Manifest
     announcements: list[str]
+    title: str = ""
+    """Name of the run, if there are several."""
     has_own_pace: bool = False
     """Clients take no notice of the number of local steps, so it is not shown."""
     joined: int = 0
     round: int = 0
     phase: str = ""
     state: str = "enrolling"
-    steps: dict[PartyId, int] = field(default_factory=dict)
+    work: dict[PartyId, tuple[str, int, int]] = field(default_factory=dict)
+    """What each client does now or did last, how much of it is done, and how much there is."""
+    servers: int = 0
+    """Aggregators that the phase has."""
     delivered: dict[PartyId, int] = field(default_factory=dict)
     applied: set[PartyId] = field(default_factory=set)
     accounts: list[Account] = field(default_factory=list)
@@ -102,10 +108,10 @@ class Board:
         """Add a line of news."""
         self.news.append(line)
 
-    def progress(self, client: PartyId, number: int, done: int, _steps: int) -> None:
-        """Note a trainer's local steps so far; called from its thread."""
+    def progress(self, client: PartyId, number: int, what: str, done: int, total: int) -> None:
+        """Note how far a trainer is; called from its thread."""
         if number >= self.round:
-            self.steps[client] = done
+            self.work[client] = what, done, total
 
     def observe(self, moment: Transition) -> None:
         """Update the board from a coordinator's step, if it is of this run: the dashboard may start others."""
@@ -130,9 +136,9 @@ class Board:
     def _observe_round(self, moment: Transition, state: rounds.State, data: rounds.CoordinatorRound) -> None:
         if data.number != self.round:
             self.round = data.number
-            self.steps.clear()
+            self.work.clear()
             self.note(f"round {data.number}: {len(data.manifest.clients)} clients are training")
-        self.phase, self.state = data.current.name, state.value
+        self.phase, self.state, self.servers = data.current.name, state.value, len(data.aggregators)
         if not data.records:
             return
         self.delivered = {client: len(data.record.held.get(client, {})) for client in data.manifest.clients}
@@ -207,9 +213,11 @@ def _print_all(lines: list[str], console: Console) -> None:
 
 def _headline(board: Board) -> Text:
     parties = len(board.manifest.clients) + len(board.manifest.aggregators)
+    line = Text(f"{board.title}   " if board.title else "")
     if board.round == 0:
-        return Text(f"Enrolling: {board.joined} of {parties} parties have joined", style="bold")
-    line = Text(f"Round {board.round} of {board.manifest.rounds}", style="bold")
+        joined = f"Enrolling: {board.joined} of {parties} parties have joined"
+        return line.append("The run goes on where it was stopped" if board.work else joined, style="bold")
+    line.append(f"Round {board.round} of {board.manifest.rounds}", style="bold")
     line.append(f"   phase {board.phase}: {board.state}", style="cyan")
     line.append(
         f"   {show_bytes(board.payload_bits / 8)} of payload, {show_bytes(board.wire_bytes)} on the wire so far",
@@ -224,29 +232,29 @@ def _parties(board: Board) -> Table:
     table.add_column(width=28)
     table.add_column(width=9, justify="right")
     table.add_column()
-    steps = board.manifest.local_steps
+    nothing_yet = TRAINING, 0, board.manifest.local_steps
     for client in board.manifest.clients:
-        done = board.steps.get(client, 0)
-        bar = ProgressBar(total=steps, completed=done, width=28, complete_style="green", finished_style="green")
-        count = "" if board.has_own_pace else f"{done}/{steps}"
+        what, done, total = board.work.get(client, nothing_yet)
+        bar = ProgressBar(total=total, completed=done, width=28, complete_style="green", finished_style="green")
+        count = "" if board.has_own_pace and what == TRAINING else f"{done}/{total}"
         table.add_row(client, bar, count, _status(board, client))
     return table
 
 
 def _status(board: Board, client: PartyId) -> Text:
-    servers = len(board.manifest.aggregators)
-    delivered = board.delivered.get(client, 0)
+    servers, delivered = board.servers, board.delivered.get(client, 0)
+    what, done, total = board.work.get(client, ("", 0, 0))
     if client in board.applied:
         return Text("applied the sum", style="green")
-    if delivered == servers:
+    if done < total:
+        return Text(what, style="dim")
+    if delivered and delivered == servers:
         return Text(f"delivered to {delivered} of {servers} aggregators", style="cyan")
     if delivered:
         return Text(f"delivered to {delivered} of {servers} aggregators", style="yellow")
     if board.round == 0:
         return Text("loading its task", style="dim")
-    if board.steps.get(client, 0) == board.manifest.local_steps:
-        return Text("sharing", style="yellow")
-    return Text("training" if client in board.steps else "waiting for a core", style="dim")
+    return Text("sharing", style="yellow") if what else Text("waiting for a core", style="dim")
 
 
 def _history(board: Board) -> RenderableType:

@@ -23,12 +23,13 @@ from hubbub_coordinator.events import CancelRequested
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_local.demo import NOT_SCORED, draw_secret_seed, draw_up
-from hubbub_local.federation import describe_end, start_federation
+from hubbub_local.federation import Connect, Parties, describe_end, start_federation
 from hubbub_local.options import SimulationOptions
 from hubbub_local.task_wrappers import ContinuedTask
 from hubbub_trainer.learning.registry import adopt_task, choose_task, is_place, refuse_partition, try_task
 from hubbub_trainer.learning.task import Arrays, Task, Theta, check_theta, name_tensors
 from hubbub_trainer.saved_model import KeptModel
+from hubbub_trainer.task_runner import Progress
 
 if TYPE_CHECKING:
     from hubbub_trainer.learning.torch_learner import StateDict
@@ -161,6 +162,35 @@ async def run_to_target(
     """
     # These are in the manifest, so that no round begins after the one that meets them.
     manifest, parties = draw_up(options, task)
+    with tempfile.TemporaryDirectory(prefix="hubbub-experiment-") as folder:
+        return await run_in_folder(
+            Path(folder),
+            manifest,
+            parties,
+            task,
+            report,
+            demo_seed=draw_secret_seed(options, task),
+            observer=observer,
+        )
+
+
+async def run_in_folder(
+    folder: Path,
+    manifest: Manifest,
+    parties: Parties,
+    task: Task,
+    report: Report,
+    *,
+    demo_seed: int,
+    observer: Observer,
+    progress: Progress = lambda *_: None,
+    connect: Connect | None = None,
+) -> Result:
+    """Run a manifest to its end in a folder, or go on with it there, as `start_federation` can.
+
+    `report` gets the rounds that finished before, too. What `costs.bytes_by_kind` counts is since the last start.
+    """
+    run = manifest.run_id
     finished: asyncio.Queue[Account | None] = asyncio.Queue()
     history: list[Account] = []
 
@@ -173,40 +203,48 @@ async def run_to_target(
         else:
             finished.put_nowait(account(moment.data))
 
-    with tempfile.TemporaryDirectory(prefix="hubbub-experiment-") as folder:
-        async with start_federation(
-            manifest,
-            parties=parties,
-            folder=Path(folder),
-            load_task=lambda _: task,
-            demo_seed=draw_secret_seed(options, task),
-            observer=watch,
-        ) as federation:
-            running = asyncio.create_task(federation.run(manifest))
-            running.add_done_callback(lambda _: finished.put_nowait(None))
-            try:
-                while (last := await finished.get()) is not None:
+    async with start_federation(
+        manifest,
+        parties=parties,
+        folder=folder,
+        load_task=lambda _: task,
+        demo_seed=demo_seed,
+        connect=connect,
+        observer=watch,
+        progress=progress,
+    ) as federation:
+        if run in federation.coordinator.list_runs():
+            before = federation.coordinator.find_rounds(run)
+            history.extend(account(data) for state, data in before if state is rounds.State.RELEASED)
+            for each in history:
+                report(each)
+        running = asyncio.create_task(federation.run(manifest))
+        running.add_done_callback(lambda _: finished.put_nowait(None))
+        try:
+            while (last := await finished.get()) is not None:
+                # A round that ended while the parties were started may be in both.
+                if not history or last.round > history[-1].round:
                     history.append(last)
                     report(last)
-                state, run = await running
-            finally:
-                running.cancel()
-            if federation.count_task_failures():
-                raise ProtocolError(f"{manifest.strategy} failed: the task failed; the log says how")
-            if state is not runs.State.COMPLETED:
-                raise ProtocolError(f"{manifest.strategy} {describe_end(state, run)}")
-            return Result(
-                manifest=manifest,
-                history=tuple(history),
-                costs=_add_up(history, federation.wire_by_kind()),
-                digest=federation.model_digest(manifest),
-                drift=federation.measure_drift(manifest),
-                reason=run.reason,
-                stalled=run.stalled,
-                task=task,
-                kept=federation.kept_model(manifest),
-                best=federation.best_model(manifest),
-            )
+            state, ended = await running
+        finally:
+            running.cancel()
+        if federation.count_task_failures():
+            raise ProtocolError(f"{manifest.strategy} failed: the task failed; the log says how")
+        if state is not runs.State.COMPLETED:
+            raise ProtocolError(f"{manifest.strategy} {describe_end(state, ended)}")
+        return Result(
+            manifest=manifest,
+            history=tuple(history),
+            costs=_add_up(history, federation.wire_by_kind()),
+            digest=federation.model_digest(manifest),
+            drift=federation.measure_drift(manifest),
+            reason=ended.reason,
+            stalled=ended.stalled,
+            task=task,
+            kept=federation.kept_model(manifest),
+            best=federation.best_model(manifest),
+        )
 
 
 def _add_up(history: list[Account], by_kind: Mapping[str, int]) -> Costs:

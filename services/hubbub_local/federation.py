@@ -25,6 +25,7 @@ from hubbub.errors import ProtocolError
 from hubbub.ids import PartyId, Role, RunId
 from hubbub.messages.manifest import Manifest
 from hubbub.runtime.runner import Observer, Transition
+from hubbub.runtime.state_folder import TOMBSTONES, Tombstones
 from hubbub.strategies.registry import find_strategy
 from hubbub.transport.base import Transport
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
@@ -83,8 +84,10 @@ class Federation:
     """For each party, an event per run that is set once the party has ended the run."""
 
     async def run(self, manifest: Manifest) -> tuple[runs.State, runs.CoordinatorRun]:
-        """Run a manifest to its end, and return its final state and data."""
-        run = await self.coordinator.submit(manifest)
+        """Run a manifest to its end, and return its final state and data; go on with one that was begun before."""
+        run = manifest.run_id
+        if run not in self.coordinator.list_runs():
+            await self.coordinator.submit(manifest)
         for ended in self._ended:
             await ended[run].wait()
         return self.coordinator.find_run(run)
@@ -207,6 +210,9 @@ async def start_federation(
     """Start every party that a manifest names, and stop them all at the end.
 
     `observer` sees the coordinator's steps, `trainer_observer` those of every trainer.
+
+    In the folder of an earlier federation the same parties go on with the run, as after a crash, if `connect` is
+    to a broker that has kept their messages.
     """
     roster = parties.roster
     # At most as many trainers at once as there are cores: each uses one thread.
@@ -219,7 +225,7 @@ async def start_federation(
         **{name: _Ending(*of_trainer, observe=trainer_observer) for name in manifest.clients},
     }
     async with AsyncExitStack() as stack:
-        transports = await _connect_all(manifest, connect or _connect_in_memory(), stack)
+        transports = await _connect_all(manifest, connect or connect_to(MemoryBroker()), stack)
 
         def place(name: PartyId) -> _Place:
             return _Place(
@@ -264,6 +270,12 @@ async def start_federation(
         for service in services:
             stack.push_async_callback(service.runner.stop)
             await service.runner.start()
+        run = manifest.run_id
+        if run in federation.coordinator.list_runs() and federation.coordinator.find_run(run)[0] in runs.OUTCOMES:
+            endings[manifest.coordinator].of_run[run].set()
+        for name in (*manifest.aggregators, *manifest.clients):
+            if Tombstones(folder / name / TOMBSTONES).has_ended(run):
+                endings[name].of_run[run].set()
         yield federation
 
 
@@ -279,6 +291,6 @@ async def _connect_all(manifest: Manifest, connect: Connect, stack: AsyncExitSta
     }
 
 
-def _connect_in_memory() -> Connect:
-    broker = MemoryBroker()
+def connect_to(broker: MemoryBroker) -> Connect:
+    """Return a function that connects parties to a broker in this process."""
     return lambda _, topology: MemoryTransport(broker, topology)

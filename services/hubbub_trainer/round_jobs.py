@@ -314,6 +314,7 @@ class RoundJobs:
             shared=self.run.begin_shared_stream(space, key.round, "strategy"),
             mask=mask,
             coefficients=self._find_coefficients(space),
+            progress=partial(self.run.tasks.report, key),
         )
         client_round = find_strategy(manifest.strategy).begin(manifest.protocol_parameters, mine)
         return OpenRound(client_round, learnt.memory, self._begin_transcript(space))

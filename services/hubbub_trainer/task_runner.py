@@ -38,8 +38,8 @@ from hubbub_trainer.workspace import Learnt, Workspace
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Progress = Callable[[PartyId, int, int, int], None]
-"""Called from the training thread with the client, the round, the steps done, and the steps in all."""
+Progress = Callable[[PartyId, int, str, int, int], None]
+"""Called from a job's thread with the client, the round, what it does, how much is done, and how much there is."""
 
 Sleep = Callable[[float], Awaitable[None]]
 
@@ -49,7 +49,7 @@ MOST_BEGINNINGS = 2
 
 
 class Stopping(LocalError):
-    """The service is being stopped; training is given up."""
+    """The service is being stopped; training, or what else takes long, is given up."""
 
 
 class TaskRunner:
@@ -90,8 +90,14 @@ class TaskRunner:
         return self._failed
 
     def give_up(self) -> None:
-        """Stop the training thread at its next report of progress."""
+        """Stop the threads that report progress at their next report."""
         self._stopping.set()
+
+    def report(self, key: Key, what: str, done: int, total: int) -> None:
+        """Report the progress of a job in a round; raise `Stopping` if the service is being stopped."""
+        if self._stopping.is_set():
+            raise Stopping("the trainer is being stopped")
+        self._progress(self._me, key.round, what, done, total)
 
     def train(
         self,
@@ -114,10 +120,8 @@ class TaskRunner:
 
         def report(now_done: int, steps: int) -> None:
             nonlocal done
-            if self._stopping.is_set():
-                raise Stopping("the trainer is being stopped")
+            self.report(key, TRAINING, now_done, steps)
             done = now_done
-            self._progress(self._me, key.round, done, steps)
 
         try:
             learner = self._prepare(space.learner, manifest, movable, place)

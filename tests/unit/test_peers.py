@@ -18,7 +18,7 @@ from benchmarks.machine import describe_machine
 from benchmarks.peers import ckks, contest, flower_deployed, measuring, paillier
 from benchmarks.peers.contest import PeerCost, PeerMissing, SumIsWrong, check_error, draw_up_contest
 from benchmarks.peers.flower import measure_flower
-from benchmarks.peers.hubbub_rounds import STRATEGIES, WIRE, measure_hubbub
+from benchmarks.peers.hubbub_rounds import SLOW, STRATEGIES, WIRE, measure_hubbub
 from benchmarks.peers.measuring import Plan
 from benchmarks.peers.memory import MemoryWatch
 from benchmarks.peers.report import PeersReport
@@ -136,6 +136,15 @@ def test_hubbub_adds_all_numbers_or_signs_alone_on_the_same_vectors(wire: WireMo
     assert min(sparse.client_s, sparse.server_s, sparse.others_s) > 0
 
 
+@pytest.mark.parametrize("strategy", ["eastly-tss", SLOW])
+def test_prior_systems_are_measured_though_each_client_has_a_model_of_its_own(strategy: str) -> None:
+    with draw_up_contest(128, CLIENTS) as drawn:
+        cost = measure_hubbub(drawn, strategy, wire="paper", count=2)
+
+    assert cost.largest_error <= cost.allowed_error < 1e-6
+    assert min(cost.client_s, cost.server_s) > 0
+
+
 def test_a_wrong_sum_is_not_measured() -> None:
     with pytest.raises(SumIsWrong, match=r"off by 0\.5"):
         check_error("a peer", 0.5, 0.1)
@@ -197,7 +206,7 @@ def test_the_command_shows_ratios_and_writes_json_and_says_what_is_missing(
 
     shown, written = screen.getvalue(), json.loads((tmp_path / "peers.json").read_text("utf-8"))
     systems = [each["system"] for each in written["costs"]]
-    assert systems[:5] == [*(f"Hubbub {name}" for name in STRATEGIES), "Flower SecAgg+"]
+    assert systems[:6] == [*(f"Hubbub {name}" for name in STRATEGIES), "Flower SecAgg+"]
     assert "CKKS was left out: tenseal does not import" in shown
     assert "pip install 'hubbub[peers]'" in shown
     assert "A deployed round of Flower was left out." in shown

@@ -37,7 +37,7 @@ class Method:
     @property
     def has_union(self) -> bool:
         """Say whether |V| means anything: without a union it is N."""
-        return self.strategy not in {"fedavg", "no-union", "secure-fedavg", "eastly-tss", "eastly-he"}
+        return STRATEGIES[self.strategy].support != "dense"
 
     @property
     def is_private(self) -> bool:

@@ -35,12 +35,14 @@ class RoundRecord:
     predicted_bits: int
     wire_bytes: int
     protocol_cpu_s: Mapping[str, float]
-    """CPU time by party, without training and evaluation."""
-    training_cpu_s: float
-    """CPU time of all clients' training."""
+    """CPU time by party, without training and evaluation; empty if the process did not see the whole round."""
+    training_cpu_s: float | None
+    """CPU time of all clients' training; None likewise."""
 
     @classmethod
-    def of(cls, account: Account, protocol_cpu_s: Mapping[str, float], training_cpu_s: float) -> RoundRecord:
+    def of(
+        cls, account: Account, protocol_cpu_s: Mapping[str, float], training_cpu_s: float | None
+    ) -> RoundRecord:
         """Build the record of a round from the coordinator's account and the CPU times."""
         if "accuracy" not in account.metrics:
             raise ProtocolError(f"round {account.round} has no accuracy")
@@ -59,13 +61,18 @@ class RoundRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """A run of one method with one seed. `finished` is false for a run that was interrupted: it is run again."""
+    """A run of one method with one seed. `finished` is false for a run that was stopped, to be gone on with."""
 
     name: str
     seed: int
     finished: bool = False
     reached: bool = False
     model_sha256: str = ""
+    drift: float | None = None
+    """How far clients' models ended from their mean, at most, over its norm; None if they share one.
+
+    Then `model_sha256` is that of the first client's.
+    """
     by_round: tuple[RoundRecord, ...] = ()
 
     @property
@@ -90,8 +97,9 @@ class RunRecord:
 
     def cpu_s(self, role: str) -> list[float]:
         """Return for each party of a role its mean CPU time per round, without training and evaluation."""
-        names = sorted({name for each in self.by_round for name in each.protocol_cpu_s if name.startswith(role)})
-        return [fmean(each.protocol_cpu_s.get(name, 0.0) for each in self.by_round) for name in names]
+        whole = [each.protocol_cpu_s for each in self.by_round if each.protocol_cpu_s]
+        names = sorted({name for each in whole for name in each if name.startswith(role)})
+        return [fmean(each.get(name, 0.0) for each in whole) for name in names]
 
     def describe(self, target: float) -> str:
         """Describe the run's progress in words."""
@@ -156,7 +164,9 @@ def open_results(folder: Path, settings: Settings, *, resume: bool) -> Results:
         "cores": os.cpu_count() or 1,
         "begun": f"{datetime.now(UTC):%Y-%m-%d}",
     }
-    return Results(settings=settings, machine=machine, results=[])
+    results = Results(settings=settings, machine=machine, results=[])
+    results.save(folder)
+    return results
 
 
 def _reopen(folder: Path, settings: Settings) -> Results:

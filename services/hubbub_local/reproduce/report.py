@@ -32,17 +32,18 @@ COUNTED = """\
   tags, which the paper does not have. The paper's column is of its own wire mode.
 - **CPU** is the time of the threads that worked for a party in one round, where the paper has only +, ++ and +++.
   Waiting is not in it, nor is a network: all parties run in one process. A client's is the mean over the clients,
-  without evaluation and with training apart; a server's is that of the busiest."""
+  without evaluation and with training apart; a server's is that of the busiest. Rounds in which the process was
+  stopped and started again are left out."""
 
 Runs = dict[Method, list[RunRecord]]
 
 
-def write_report(results: Results, command: str, folder: Path) -> None:
+def write_report(results: Results, commands: Sequence[str], folder: Path) -> None:
     """Write all files of the report from the results."""
     runs = _by_method(results.results)
     plot = draw_plot("Accuracy on the test set (%): means over the seeds", _draw(results.settings, runs))
     try:
-        for name, text in ((REPORT, _write(results, runs, command)), (PLOT, plot)):
+        for name, text in ((REPORT, _write(results, runs, commands)), (PLOT, plot)):
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"{error.filename} cannot be written: {error.strerror}") from None
@@ -54,7 +55,7 @@ def _by_method(records: Sequence[RunRecord]) -> Runs:
     return {method: sorted(runs, key=lambda each: each.seed) for method, runs in found.items() if runs}
 
 
-def _write(results: Results, runs: Runs, command: str) -> str:
+def _write(results: Results, runs: Runs, commands: Sequence[str]) -> str:
     settings, machine, records = results.settings, results.machine, results.results
     table = settings.table
     data = table.data if settings.data == settings.dataset else f"`{settings.data}`"
@@ -72,7 +73,7 @@ def _write(results: Results, runs: Runs, command: str) -> str:
             f" {machine['python']}, cores: {machine['cores']}."
             " `results.json` has every round."
         ),
-        f"```console\n$ {command}\n```",
+        "\n".join(["```console", *(f"$ {command}" for command in commands), "```"]),
         "\n".join(f"- {fact}" for fact in _find_facts(settings, records, runs)),
         _compare(settings, runs).rstrip(),
         f"The paper's columns are those of its {table.source}. {_name_differences(settings)}",
@@ -109,7 +110,16 @@ def _find_facts(settings: Settings, records: Sequence[RunRecord], runs: Runs) ->
         label = min(private, key=lambda each: private[each])
         size = f"{_in_unit(settings, private[label]):.2f} {settings.table.unit}"
         facts.append(f"**{size}** is the least to reach it while servers learn nothing: {label}")
-    return facts + [f"{each.label}: {each.describe(settings.target)}" for each in records if not each.reached]
+    facts += [f"{each.label}: {each.describe(settings.target)}" for each in records if not each.reached]
+    drifts = {
+        method.label: ", ".join(f"{100 * run.drift:.1f} %" for run in own if run.drift is not None)
+        for method, own in runs.items()
+    }
+    return facts + [
+        f"{label}: clients ended with models of their own, by design: up to {drift} away from their mean"
+        for label, drift in drifts.items()
+        if drift
+    ]
 
 
 def _in_unit(settings: Settings, bits: float) -> float:
@@ -143,10 +153,23 @@ def _compare_one(settings: Settings, method: Method, runs: Sequence[RunRecord]) 
         each(lambda run: f"{_in_unit(settings, run.payload_bits):.2f}"),
         f"{printed.size:.2f}" if printed else NONE,
         each(lambda run: f"{_in_unit(settings, 8 * sum(one.wire_bytes for one in run.by_round)):.2f}"),
-        show_seconds(mean(lambda run: fmean(run.cpu_s("client")))),
-        show_seconds(mean(lambda run: fmean(one.training_cpu_s for one in run.by_round)) / settings.clients),
-        show_seconds(mean(lambda run: max(run.cpu_s("aggregator")))),
+        *_show_computing(settings, runs),
         printed.computing if printed else NONE,
+    ]
+
+
+def _show_computing(settings: Settings, runs: Sequence[RunRecord]) -> list[str]:
+    """Return the mean CPU time a round of a client's protocol and training, and of the busiest server."""
+    measured = [run for run in runs if run.cpu_s("client")]
+    if not measured:
+        return [NONE] * 3
+    training = [
+        fmean(one.training_cpu_s for one in run.by_round if one.training_cpu_s is not None) for run in measured
+    ]
+    return [
+        show_seconds(fmean(fmean(run.cpu_s("client")) for run in measured)),
+        show_seconds(fmean(training) / settings.clients),
+        show_seconds(fmean(max(run.cpu_s("aggregator")) for run in measured)),
     ]
 
 

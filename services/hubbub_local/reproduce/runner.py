@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,18 +13,26 @@ from rich.console import Console
 
 from hubbub.errors import HubbubError, ProtocolError
 from hubbub.runtime.runner import Transition
+from hubbub.transport.memory import MemoryBroker
 from hubbub_cli.formatting import show_bytes
 from hubbub_coordinator.accounts import Account
+from hubbub_coordinator.events import Began
 from hubbub_coordinator.phases import round as rounds
-from hubbub_local.attribution import AttributingLoop, Attribution, MeasuredTask
+from hubbub_local.attribution import AttributingLoop, Attribution, MeasuredTask, UncountedMessages
 from hubbub_local.demo import draw_up
-from hubbub_local.experiment import run_to_target
+from hubbub_local.demo_screen import Board, show
+from hubbub_local.experiment import run_in_folder
+from hubbub_local.federation import connect_to
 from hubbub_local.figures import require_matplotlib
-from hubbub_local.reproduce.plan import Method, Plan, Settings
+from hubbub_local.kept_run import KeptRun, is_kept, open_kept_run
+from hubbub_local.reproduce.plan import METHODS, Method, Plan, Settings
 from hubbub_local.reproduce.records import Results, RoundRecord, RunRecord, open_results
 from hubbub_local.reproduce.report import REPORT, write_report
 from hubbub_trainer.learning.registry import load_task
 from hubbub_trainer.learning.task import Task
+
+UNFINISHED = "unfinished"
+"""Folder of the state of runs that are not over."""
 
 
 def reproduce(
@@ -44,7 +54,7 @@ def reproduce(
     finally:
         # Also after Ctrl-C or a failed run: the results so far are worth a look.
         if results.results:
-            write_report(results, plan.command, out)
+            write_report(results, _list_commands(plan, results), out)
             console.print(f"Report: {out / REPORT}", highlight=False, markup=False, soft_wrap=True)
     wrong = [each for each in results.results if each.payload_bits != each.predicted_bits]
     if wrong:
@@ -56,6 +66,17 @@ def reproduce(
             )
         )
     return results.results
+
+
+def _list_commands(plan: Plan, results: Results) -> list[str]:
+    """List the commands that ask for what was run and is to be run, each with the methods of the same seeds."""
+    wanted = {(each.name, each.seed) for each in results.results}
+    wanted |= {(method.name, seed) for method in plan.methods for seed in plan.seeds}
+    by_seeds: dict[tuple[int, ...], list[Method]] = {}
+    for name, method in METHODS.items():
+        if seeds := tuple(sorted(seed for each, seed in wanted if each == name)):
+            by_seeds.setdefault(seeds, []).append(method)
+    return [replace(plan, methods=methods, seeds=seeds).command for seeds, methods in by_seeds.items()]
 
 
 def load_task_of(settings: Settings, console: Console) -> Task:
@@ -94,38 +115,81 @@ class _Runner:
                 if known is not None and known.finished:
                     self._say(f"{known.label}: {known.describe(target)}; kept from before")
                     continue
+                self._run_one(method, seed)
+        with suppress(OSError):
+            # Only if no run in it is unfinished, and if there was one.
+            (self._folder / UNFINISHED).rmdir()
+
+    def _run_one(self, method: Method, seed: int) -> None:
+        """Begin a run in a folder of its own, or go on with it there; remove the folder when the run is over."""
+        options = self._plan.settings.demo_options(method, seed)
+        folder = self._folder / UNFINISHED / f"{method.name}-{seed}"
+        record = self._results.find(method.name, seed) if is_kept(folder) else None
+        with open_kept_run(folder, lambda: draw_up(options, self._task)) as kept:
+            try:
                 # A new loop for each: what one run leaves behind cannot slow the next.
                 with asyncio.Runner(loop_factory=partial(AttributingLoop, self._attribution)) as loop:
-                    loop.run(self._run(method, seed))
+                    loop.run(self._run(kept, record or RunRecord(name=method.name, seed=seed)))
+            except asyncio.CancelledError:
+                raise KeyboardInterrupt from None
+            except ProtocolError:
+                kept.remove()
+                raise
+            kept.remove()
 
-    async def _run(self, method: Method, seed: int) -> None:
-        record = RunRecord(name=method.name, seed=seed)
+    async def _run(self, kept: KeptRun, record: RunRecord) -> None:
         before: tuple[dict[str, float], float] | None = None
+        is_whole = False
+        if record.by_round:
+            self._say(f"{record.label}: goes on after round {len(record.by_round)}")
 
         def observe(moment: Transition) -> None:
             """Start the clocks with the first round: joining belongs to no round."""
-            nonlocal before
+            nonlocal before, is_whole
+            board.observe(moment)
             if before is None and isinstance(moment.data, rounds.CoordinatorRound):
-                before = self._read_clocks()
+                before, is_whole = self._read_clocks(), isinstance(moment.event, Began)
 
         def keep_round(account: Account) -> None:
-            nonlocal before, record
-            assert before is not None  # noqa: S101  (A round that has ended was begun.)
+            nonlocal before, is_whole, record
+            if record.by_round and account.round <= record.by_round[-1].round:
+                return
             now = self._read_clocks()
-            spent = {name: value - before[0].get(name, 0.0) for name, value in now[0].items() if name}
-            last = RoundRecord.of(account, spent, now[1] - before[1])
-            before = now
+            if before is not None and is_whole:
+                spent = {name: value - before[0].get(name, 0.0) for name, value in now[0].items() if name}
+                last = RoundRecord.of(account, spent, now[1] - before[1])
+            else:
+                last = RoundRecord.of(account, {}, None)
+            before, is_whole = now, True
             record = replace(record, by_round=(*record.by_round, last))
             self._results.keep(record, self._folder)
             size = show_bytes(record.payload_bits / 8)
             self._say(f"{record.label}, round {last.round}: {100 * last.accuracy:.2f} %, {size} so far")
 
-        settings = self._plan.settings
-        options = settings.demo_options(method, seed)
-        result = await run_to_target(options, self._task, keep_round, observer=observe)
-        record = replace(record, finished=True, reached=result.reached, model_sha256=result.digest)
+        loop, me = asyncio.get_running_loop(), asyncio.current_task()
+        assert me is not None  # noqa: S101  (A coroutine runs in a task.)
+        loop.add_signal_handler(signal.SIGTERM, me.cancel)
+        board = Board(kept.manifest, [], title=record.label)
+        with (
+            show(board, self._console) if self._console.is_terminal else nullcontext(),
+            closing(UncountedMessages(kept.messages, self._attribution)) as messages,
+        ):
+            result = await run_in_folder(
+                kept.folder,
+                kept.manifest,
+                kept.parties,
+                self._task,
+                keep_round,
+                demo_seed=record.seed,
+                observer=observe,
+                progress=board.progress,
+                connect=connect_to(MemoryBroker(messages)),
+            )
+        record = replace(
+            record, finished=True, reached=result.reached, model_sha256=result.digest, drift=result.drift
+        )
         self._results.keep(record, self._folder)
-        self._say(f"{record.label}: {record.describe(settings.target)}")
+        self._say(f"{record.label}: {record.describe(self._plan.settings.target)}")
 
     def _read_clocks(self) -> tuple[dict[str, float], float]:
         """Return the CPU seconds so far: of each party's protocol, and of all training."""

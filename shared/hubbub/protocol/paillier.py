@@ -14,7 +14,7 @@ is only imported where a client uses it. A server multiplies without it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from math import ceil
@@ -36,6 +36,14 @@ WORDS = 2**SLOT_BITS
 KEY_WORDS = KEY_BITS // SLOT_BITS
 CIPHERTEXT_WORDS = 2 * KEY_WORDS
 _WORD = np.dtype("<u4")
+
+
+Progress = Callable[[int, int], None]
+"""Called with how many are done, and how many there are: a model takes seconds."""
+
+
+def _ignore(_done: int, _total: int) -> None:
+    """Tell nobody."""
 
 
 def load(module: str) -> Any:
@@ -116,15 +124,22 @@ def unpack(plaintexts: Sequence[int], length: int) -> Residues:
     return to_words(plaintexts, SLOTS)[:length]
 
 
-def encrypt(key: Key, plaintexts: Sequence[int], blinds: Sequence[int]) -> list[int]:
+def encrypt(key: Key, plaintexts: Sequence[int], blinds: Sequence[int], progress: Progress = _ignore) -> list[int]:
     """Encrypt plaintexts, each with an r of its own."""
-    public = key.private.public_key
-    return [int(public.raw_encrypt(m, r_value=r)) for m, r in zip(plaintexts, blinds, strict=True)]
+    public, found = key.private.public_key, list[int]()
+    for m, r in zip(plaintexts, blinds, strict=True):
+        found.append(int(public.raw_encrypt(m, r_value=r)))
+        progress(len(found), len(plaintexts))
+    return found
 
 
-def decrypt(key: Key, ciphertexts: Sequence[int]) -> list[int]:
+def decrypt(key: Key, ciphertexts: Sequence[int], progress: Progress = _ignore) -> list[int]:
     """Decrypt ciphertexts."""
-    return [int(key.private.raw_decrypt(each)) for each in ciphertexts]
+    found = list[int]()
+    for each in ciphertexts:
+        found.append(int(key.private.raw_decrypt(each)))
+        progress(len(found), len(ciphertexts))
+    return found
 
 
 # Server -------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ STATE_FILE = "state.sqlite"
 AUDIT_FILE = "audit.jsonl"
 TOMBSTONES = "tombstones"
 SPOOL = "spool"
+LOCK = "lock"
 ENDED = b"ended\n"
 FORGOTTEN = b"forgotten\n"
 FEWEST_DIGITS = 4
@@ -48,7 +49,7 @@ def lock_folder(folder: Path) -> int:
 
     Two processes of one party would each do half of what must be done once. The lock ends with its process.
     """
-    handle = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+    handle = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

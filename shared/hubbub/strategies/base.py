@@ -181,6 +181,8 @@ class ClientInput:
     """This client's number of samples over that of the whole cohort; None if all clients count the same."""
     coefficients: CoefficientsIn | None = field(default=None, repr=False)
     """Secret coefficients of the tags in this round, required if the run's sums are verified."""
+    progress: Callable[[str, int, int], None] = field(default=lambda *_: None, repr=False)
+    """Called during work that takes seconds: what it is, how much is done, and how much there is."""
 
 
 @dataclass(frozen=True, slots=True)

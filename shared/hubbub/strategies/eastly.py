@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -196,6 +197,7 @@ class PaillierRound(TernaryRound):
         if mine.shared is None:
             raise LocalError("a round of eastly-he begins with randomness that the clients share")
         self._key = paillier.make_key(mine.shared)
+        self._progress = mine.progress
         # The client's stream is the same after a restart, and so are the update, these and the ciphertexts.
         count = paillier.count_plaintexts(parameters.model_size)
         self._blinds = paillier.draw_blinds(mine.stream, self._key.n, count)
@@ -211,7 +213,8 @@ class PaillierRound(TernaryRound):
         """Return the ciphertexts of T_i, and n; they are computed once."""
         if self._sent is None:
             plaintexts = paillier.pack(*super().contribute(phase))
-            ciphertexts = paillier.encrypt(self._key, plaintexts, self._blinds)
+            report = partial(self._progress, "encrypting")
+            ciphertexts = paillier.encrypt(self._key, plaintexts, self._blinds, report)
             self._sent = (
                 paillier.to_words(ciphertexts, paillier.CIPHERTEXT_WORDS),
                 paillier.to_words([self._key.n], paillier.KEY_WORDS),
@@ -230,7 +233,8 @@ class PaillierRound(TernaryRound):
         """Decrypt a release, once."""
         (product,) = release.values
         if self._opened is None or self._opened[0] is not product:
-            plaintexts = paillier.decrypt(self._key, paillier.from_words(product, paillier.CIPHERTEXT_WORDS))
+            ciphertexts = paillier.from_words(product, paillier.CIPHERTEXT_WORDS)
+            plaintexts = paillier.decrypt(self._key, ciphertexts, partial(self._progress, "decrypting"))
             total = paillier.unpack(plaintexts, self._parameters.model_size)
             self._opened = product, Release(_describe(self._parameters), (total,))
         return self._opened[1]

@@ -3,14 +3,17 @@
 Several `MemoryTransport`s share one `MemoryBroker` and one event loop. Bodies are passed by reference, never
 copied. The behaviour depends on the order of calls alone, so a test that passes once passes always; only the
 pause before a retry reads the loop's clock. Tests inject faults: see the methods of `MemoryBroker` from `stop` on.
+
+Messages live as long as the broker, or longer if it is given something that keeps them.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Protocol, Self
 
 from hubbub.errors import BrokerRefused, BrokerUnreachable, ConfigurationError, TransportError, Unroutable
 from hubbub.transport.base import (
@@ -30,11 +33,26 @@ from hubbub.transport.subscription import RetryPause, Worker, check_outside, des
 from hubbub.transport.topology import Overflow, QueueSpec, Topology
 
 
+class MessageKeeper(Protocol):
+    """Keeps the messages that wait, other than dead letters."""
+
+    def add(self, queue: str, user: str, body: bytes) -> int:
+        """Keep a message, and return its number."""
+
+    def remove(self, number: int) -> None:
+        """Keep a message no longer."""
+
+    def read(self, queue: str) -> Sequence[tuple[int, str, bytes]]:
+        """Return number, user and body of a queue's messages, the oldest first."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Message:
     body: bytes
     user: str = ""
     deliveries: int = 0
+    # Its number at the keeper; 0 if it is not kept.
+    number: int = 0
     # Where and why it was put aside, if it is a dead letter.
     queue: str = ""
     reason: str = ""
@@ -85,6 +103,7 @@ class _Consumer:
             self.queue.bury(taken.message, verdict.reason)
         del self.unsettled[taken]
         self.queue.deliver()
+        self.queue.broker.drop(taken.message)
 
     def lose(self) -> None:
         """Return all unsettled messages to the queue, as the broker does when a connection is lost."""
@@ -117,18 +136,19 @@ class _Queue:
         self.deliver()
         if self.spec.overflow is Overflow.DROP_HEAD:
             while self._is_over(len(self.ready), self.ready_bytes):
-                self._take()
+                self.broker.drop(self._take())
 
     def put_back(self, message: _Message) -> None:
         if message.deliveries > self.spec.delivery_limit:
             self.bury(message, DELIVERY_LIMIT_REASON)
+            self.broker.drop(message)
         else:
             self.ready.appendleft(message)
             self.ready_bytes += len(message.body)
 
     def bury(self, message: _Message, reason: str) -> None:
         if self.spec.dead_letters is not None and not is_oversized(message.body):
-            dead = replace(message, deliveries=0, queue=self.spec.name, reason=reason)
+            dead = replace(message, deliveries=0, number=0, queue=self.spec.name, reason=reason)
             for queue in self.broker.queues_at(self.spec.dead_letters):
                 queue.put(dead)
 
@@ -159,7 +179,8 @@ class _Queue:
 class MemoryBroker:
     """Exchanges and queues in one process, with fault injection for tests."""
 
-    def __init__(self) -> None:
+    def __init__(self, keeper: MessageKeeper | None = None) -> None:
+        self._keeper = keeper
         self._queues: dict[str, _Queue] = {}
         self._bindings: dict[Address, dict[str, None]] = {}
         self.running = True
@@ -225,7 +246,10 @@ class MemoryBroker:
             if spec.name in self._queues and self._queues[spec.name].spec != spec:
                 raise BrokerRefused(f"queue {spec.name!r} exists with other properties")
         for spec in topology.queues:
-            self._queues.setdefault(spec.name, _Queue(spec, self))
+            if spec.name not in self._queues:
+                queue = self._queues[spec.name] = _Queue(spec, self)
+                for number, user, body in self._keeper.read(spec.name) if self._keeper else ():
+                    queue.put(_Message(body, user, number=number))
         for binding in topology.bindings:
             self._bindings.setdefault(binding.address, {})[binding.queue] = None
 
@@ -248,12 +272,18 @@ class MemoryBroker:
         if any(queue.is_full() and queue.spec.overflow is Overflow.REJECT_PUBLISH for queue in queues):
             return False
         for queue in queues:
-            queue.put(_Message(body, user))
+            number = self._keeper.add(queue.spec.name, user, body) if self._keeper else 0
+            queue.put(_Message(body, user, number=number))
         if self._lost_confirmations:
             self._lost_confirmations -= 1
             asyncio.get_running_loop().call_soon(self.wake)
             return False
         return True
+
+    def drop(self, message: _Message) -> None:
+        """Keep a message no longer."""
+        if self._keeper and message.number:
+            self._keeper.remove(message.number)
 
     async def change(self) -> None:
         """Wait until a message that was refused may be taken."""

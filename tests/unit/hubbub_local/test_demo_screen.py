@@ -20,6 +20,7 @@ from hubbub_local.demo_screen import Board, Durations, Stopwatch, show
 from hubbub_local.report import draw_report, write_report
 from hubbub_trainer.events import Evaluated, Trained
 from hubbub_trainer.phases.round import State
+from hubbub_trainer.task_runner import TRAINING
 from support.builders import SET_ID, make_manifest, make_receipt
 from support.coordinator_play import REGRESSED, make_round
 from support.parties import sign_receipts
@@ -41,8 +42,9 @@ async def test_a_terminal_shows_progress_and_who_has_delivered() -> None:
     console, stream = make_terminal()
     board = Board(MANIFEST, [])
     board.round, board.phase, board.state = 2, "signs", "collecting"
-    board.progress(PartyId("client-1"), 2, 10, 10)
-    board.progress(PartyId("client-2"), 2, 4, 10)
+    board.progress(PartyId("client-1"), 2, TRAINING, 10, 10)
+    board.progress(PartyId("client-2"), 2, TRAINING, 4, 10)
+    board.servers = 2
     board.delivered = {PartyId("client-1"): 2}
     with show(board, console):
         pass
@@ -52,11 +54,23 @@ async def test_a_terminal_shows_progress_and_who_has_delivered() -> None:
         assert part in text
 
 
+async def test_encrypting_is_shown_as_it_goes_on() -> None:
+    console, stream = make_terminal()
+    board = Board(MANIFEST, [])
+    board.round = 2
+    board.progress(PartyId("client-1"), 2, "encrypting", 312, 965)
+    with show(board, console):
+        pass
+
+    assert "312/965" in stream.getvalue()
+    assert "encrypting" in stream.getvalue()
+
+
 async def test_steps_that_nobody_counts_are_not_shown() -> None:
     console, stream = make_terminal()
     board = Board(MANIFEST, [], has_own_pace=True)
     board.round = 2
-    board.progress(PartyId("client-1"), 2, 10, 10)
+    board.progress(PartyId("client-1"), 2, TRAINING, 10, 10)
     with show(board, console):
         pass
 
@@ -165,9 +179,9 @@ def test_a_receipt_of_the_next_phase_is_not_told_as_one_of_this() -> None:
 def test_progress_of_a_round_that_is_over_is_not_shown() -> None:
     board = Board(MANIFEST, [])
     board.round = 3
-    board.progress(PartyId("client-1"), 2, 10, 10)
+    board.progress(PartyId("client-1"), 2, TRAINING, 10, 10)
 
-    assert board.steps == {}
+    assert board.work == {}
 
 
 def test_sizes_are_those_of_the_paper() -> None:

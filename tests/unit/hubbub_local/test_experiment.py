@@ -7,6 +7,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from contextlib import closing
+from types import FrameType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,6 +24,7 @@ from hubbub_trainer.learning.task import Theta, Training, flatten_tensors, name_
 from hubbub_trainer.learning.torch_task import Batch, Data, Site, TorchTask
 from hubbub_trainer.saved_model import Headline
 from hubbub_trainer.workspace import digest
+from support.patience import HANG_S
 from support.program import run_python
 from support.wrapped_learner import WrappedLearner
 
@@ -270,11 +272,18 @@ async def test_it_works_while_an_event_loop_is_running_in_this_thread() -> None:
 
 def test_an_interrupt_in_a_notebook_ends_the_run_too() -> None:
     called: list[int] = []
+    taken = threading.Event()
 
     def interrupt(last: Account) -> None:
         called.append(last.round)
         if last.round == 1:
             os.kill(os.getpid(), signal.SIGINT)
+            # Without this a busy machine may be done with all rounds before its main thread gets to it.
+            assert taken.wait(HANG_S)
+
+    def take(number: int, frame: FrameType | None) -> None:
+        taken.set()
+        signal.default_int_handler(number, frame)
 
     async def run_cell() -> None:
         simulate("synthetic:300", progress=interrupt, **{**QUICK, "rounds": 100})
@@ -282,7 +291,7 @@ def test_an_interrupt_in_a_notebook_ends_the_run_too() -> None:
     # Not asyncio.run, which turns an interrupt into a cancellation; a notebook does not.
     loop = asyncio.new_event_loop()
     # A shell's background jobs ignore interrupts, and so would Python, if the tests run in one.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = signal.signal(signal.SIGINT, take)
     try:
         with closing(loop), pytest.raises(KeyboardInterrupt):
             loop.run_until_complete(run_cell())

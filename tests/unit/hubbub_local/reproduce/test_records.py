@@ -59,7 +59,7 @@ def test_what_is_kept_is_read_again_and_a_later_state_takes_the_place_of_the_ear
 
 
 def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
-    assert open_results(tmp_path, MNIST, resume=True).results == [], "an empty one is begun"
+    assert open_results(tmp_path / "empty", MNIST, resume=True).results == [], "an empty one is begun"
     (tmp_path / "thesis.tex").write_text("years of work")
 
     with pytest.raises(ConfigurationError, match=r"not empty.*--resume.*--out"):

@@ -15,7 +15,7 @@ MNIST = PAPERS["mnist"]
 def write(folder: Path, *records: RunRecord, settings: Settings = MNIST) -> str:
     results = open_results(folder, settings, resume=False)
     results.results = list(records)
-    write_report(results, "hubbub reproduce mnist --seeds 0", folder)
+    write_report(results, ["hubbub reproduce mnist --seeds 0"], folder)
     return (folder / "report.md").read_text("utf-8")
 
 
@@ -63,3 +63,17 @@ def test_other_settings_and_blocks_and_a_cost_that_is_not_the_formulas_are_told(
     assert "**2 of 3** runs cost what the compact wire's formulas say" in text
     assert find_row(text, "sec-union, q = 1, blocks of 16")
     assert "every client knows everybody's sign there" in text
+
+
+def test_models_that_differ_by_design_are_told_and_rounds_that_were_cut_are_left_out_of_the_times(
+    tmp_path: Path,
+) -> None:
+    whole = replace(make_run("eastly-tss", accuracies=[0.9, 0.99]), drift=0.0731)
+    cut = [replace(one, protocol_cpu_s={}, training_cpu_s=None) for one in whole.by_round]
+    partly = replace(whole, seed=1, drift=0.05, by_round=(whole.by_round[0], cut[1]))
+
+    text = write(tmp_path, whole, partly, replace(make_run("fedavg"), by_round=(cut[0],)))
+
+    assert "eastly-tss: clients ended with models of their own, by design: up to 7.3 %, 5.0 % away from" in text
+    assert find_row(text, "eastly-tss")[-4:] == ["150 ms", "800 ms", "300 ms", "++"]
+    assert find_row(text, "fedavg")[-4:] == ["–", "–", "–", "+"]

@@ -124,8 +124,12 @@ def test_after_a_failure_what_is_there_is_reported_and_resume_does_the_rest(
     trainings.most = 1000
 
     shown = run(replace(plan, seeds=(0, 1)), tmp_path, resume=True)
+    run(make_plan("plaintext-union"), tmp_path, resume=True)
 
     resumed = read(tmp_path)
+    report = (tmp_path / "report.md").read_text("utf-8")
+    assert "$ hubbub reproduce mnist --strategies fedavg,no-union --target 1.0" in report
+    assert "--seeds 0,1\n$ hubbub reproduce mnist --strategies plaintext-union --target 1.0" in report
     assert "fedavg, seed 0: stopped after 2 rounds" in shown
     assert "kept from before" in shown
     assert resumed["fedavg", 0] == cut_off["fedavg", 0]
