@@ -25,9 +25,11 @@ OPENING = """\
 Every party is a few small machines. Each is a table in the code: for each state, for each event, a handler and
 every state that it may lead to. The pictures below are drawn from those tables by `make docs`.
 
-A pair of state and event that is not drawn, and not listed as changing nothing, is refused and leaves the machine
-as it was: such a message ends in the dead-letter queue.
+A pair of state and event that is neither drawn nor listed below the picture is refused and leaves the machine as
+it was: such a message ends in the dead-letter queue.
 """
+KEEPS = "Handled, and the state may stay the same"
+IGNORES = "Changes nothing, because messages may be late or delivered twice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +80,17 @@ def _write_machine(machine: Machine) -> Iterator[str]:
     """Yield a heading, the module's description, the events that change nothing, and the diagram."""
     summary, states = _opening_words(machine.module)
     picture = draw(machine.table, machine.initial).splitlines()
-    ignored = [line.strip().removeprefix("%% ") for line in picture if line.strip().startswith("%%")]
+    comments = [line.strip().removeprefix("%% ") for line in picture if line.strip().startswith("%%")]
     drawn = [line for line in picture if not line.strip().startswith("%%")]
     yield f"## {machine.title}\n"
     yield f"{summary} (`{machine.module.__name__}`)\n"
     yield f"```text\n{states}\n```\n"
     yield "\n".join(["```mermaid", *drawn, "```"]) + "\n"
-    if ignored:
-        yield "Changes nothing, because messages may be late or delivered twice:\n"
-        yield "\n".join(f"- {line}" for line in _by_state(ignored)) + "\n"
+    for verb, title in (("keeps on", KEEPS), ("ignores", IGNORES)):
+        lines = _by_state(comments, verb)
+        if lines:
+            yield f"{title}:\n"
+            yield "\n".join(f"- {line}" for line in lines) + "\n"
 
 
 def _opening_words(module: ModuleType) -> tuple[str, str]:
@@ -96,12 +100,13 @@ def _opening_words(module: ModuleType) -> tuple[str, str]:
     return summary.replace("\n", " "), "\n".join(lines)
 
 
-def _by_state(ignored: list[str]) -> list[str]:
-    """Group ignored events into one line per state: "RUNNING: PartyJoined, ProposalDue"."""
+def _by_state(comments: list[str], verb: str) -> list[str]:
+    """Group the events of these comments into one line per state: "RUNNING: PartyJoined, ProposalDue"."""
     found: dict[str, list[str]] = {}
-    for line in ignored:
-        state, event = line.split(" ignores ")
-        found.setdefault(state, []).append(event)
+    for comment in comments:
+        state, separator, event = comment.partition(f" {verb} ")
+        if separator:
+            found.setdefault(state, []).append(event)
     return [f"{state}: {', '.join(events)}" for state, events in found.items()]
 
 

@@ -116,16 +116,24 @@ class Kind(Generic[S, D]):
 
 
 def draw(table: Table[S, D], initial: S) -> str:
-    """Draw a table as a Mermaid state diagram; events that a state ignores are listed below as comments."""
+    """Draw a table as a Mermaid state diagram: one arrow for all events that lead from one state to another.
+
+    Events that a state handles and stays in, and those that it ignores, are listed below as comments.
+    """
     lines = ["stateDiagram-v2", f"    [*] --> {initial.name}"]
-    ignored: list[str] = []
+    comments: list[str] = []
     for state, row in table.items():
+        arrows: dict[S, list[str]] = {}
         for event, move in row.items():
             if isinstance(move, Stay):
-                ignored.append(f"%% {state.name} ignores {event.__name__}")
+                comments.append(f"%% {state.name} ignores {event.__name__}")
                 continue
-            targets = (each for each in table if each in move.targets)
-            lines.extend(f"    {state.name} --> {target.name}: {event.__name__}" for target in targets)
+            for target in (each for each in table if each in move.targets):
+                arrows.setdefault(target, []).append(event.__name__)
+        comments += [f"%% {state.name} keeps on {event}" for event in arrows.pop(state, ())]
+        lines += [
+            f"    {state.name} --> {target.name}: {'<br/>'.join(events)}" for target, events in arrows.items()
+        ]
         if is_final(table, state):
             lines.append(f"    {state.name} --> [*]")
-    return "\n".join([*lines, *(f"    {line}" for line in ignored)]) + "\n"
+    return "\n".join([*lines, *(f"    {line}" for line in comments)]) + "\n"

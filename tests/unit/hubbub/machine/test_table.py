@@ -121,12 +121,11 @@ def test_drawing_shows_every_move_and_lists_what_is_ignored_and_an_empty_row_is_
     assert draw(DOOR, State.OPEN) == (
         "stateDiagram-v2\n"
         "    [*] --> OPEN\n"
-        "    OPEN --> SHUT: Push\n"
-        "    OPEN --> SHUT: Kick\n"
-        "    SHUT --> SHUT: Brick\n"
+        "    OPEN --> SHUT: Push<br/>Kick\n"
         "    SHUT --> WALL: Brick\n"
         "    WALL --> [*]\n"
         "    %% OPEN ignores Knock\n"
+        "    %% SHUT keeps on Brick\n"
     )
 
 
