@@ -24,9 +24,11 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The protocol's tables, drawn: docs/states.md.
+# The protocol's tables, drawn in docs/states.md; and the site, in build/site.
 docs: $(READY)
 	$(BIN)/python tools/draw_states.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "wrote build/site: open build/site/index.html"
 
 # All of it takes about half an hour; ARGS=--quick half a minute. Peers that cannot be installed are left out.
 bench: $(READY)

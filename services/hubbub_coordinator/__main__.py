@@ -33,6 +33,7 @@ class CoordinatorSettings(PinningSettings):
     model_config = SettingsConfigDict(env_prefix="HUBBUB_COORDINATOR_")
 
     host: str = "127.0.0.1"
+    """Address of the HTTP interface. It does not speak TLS: others should reach it through a proxy that does."""
     port: int = 8750
     """0 takes any free port; the log says which."""
     store_url: SecretStr | None = None

@@ -1,14 +1,12 @@
 """Rules that hold for every machine of every service, read from the tables that run."""
 
 import ast
-import importlib.util
 import inspect
-import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
-from types import ModuleType, UnionType
+from types import UnionType
 from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 
 import pytest
@@ -28,19 +26,9 @@ from hubbub.protocol.layout import Vector
 from hubbub.store.event_codec import EventCodec
 from support.builders import make_bodies, make_claims, make_manifest, make_receipt, make_run_key, make_vectors
 from support.parties import sign_receipts
+from support.tools import load_tool
 
 ROOT = Path(__file__).parent.parent.parent
-
-
-def load_tool(name: str) -> ModuleType:
-    """Tools are scripts, not a package."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # A dataclass looks its module up.
-    spec.loader.exec_module(module)
-    return module
 
 
 TOOL = load_tool("draw_states")

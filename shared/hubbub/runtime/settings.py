@@ -56,13 +56,15 @@ class ServiceSettings(BaseSettings):
     amqp_ca_file: Path | None = None
     """CA of the broker's certificate, if it is not one of the system's authorities."""
     amqp_cert_file: Path | None = None
-    """This party's certificate, if the broker asks for one; `amqp_key_file` is the key to it."""
+    """This party's certificate, if the broker asks for one."""
     amqp_key_file: Path | None = None
+    """The key to this party's certificate, not encrypted."""
     folder: Path
     """Folder for the state that must survive a restart."""
     new_state: bool = False
     """Allows an empty folder: on the first start, or when the owner knows that all state is lost."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least level of the lines in the log."""
 
 
 class ProbedSettings(ServiceSettings):

@@ -184,7 +184,9 @@ class Counters:
         """Count how machines of these kinds end: runs, rounds and phases."""
         for name, kind in kinds.items():
             labels = ["phase", "outcome"] if name == "phase" else ["outcome"]
-            self._ends[name] = self._count(f"{name}s", f"What a {name} came to, at this party.", *labels)
+            self._ends[name] = self._count(
+                f"{name}s", f"How machines of the kind {name} ended at this party.", *labels
+            )
             for state in kind.table:
                 if is_final(kind.table, state) and name != "phase":
                     self._ends[name].labels(state.value)
