@@ -188,7 +188,7 @@ CATCHES_ALL = {
     "hubbub.runtime.runner": "a poison message never stops a service",
     "hubbub.runtime.effects": "neither an effect that cannot be done nor a failed job stops its machine",
     "hubbub_trainer.learning.registry": "importing a user's code may raise anything, which is said in one line",
-    "hubbub_trainer.learning.torch_learner": "a user's own code may raise anything, and it stays in the log",
+    "hubbub_trainer.learning.own_code": "a user's own code may raise anything, and it stays in the log",
     "hubbub_trainer.task_runner": "whatever the owner's task raises, nobody else is told",
     "hubbub_trainer.tracking": "whatever a tracker does, the run goes on",
     "hubbub_trainer.flower.driver": "what a Flower client raises may show its data, and only its class goes on",

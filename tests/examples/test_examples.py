@@ -17,10 +17,11 @@ PROJECT = Path(__file__).resolve().parents[2]
 HUBBUB = [sys.executable, "-c", "from hubbub_cli.main import main; main()"]
 
 
-def read_command(file: str) -> list[str]:
-    """The command in the text at the top of an example."""
-    found = re.search(r"^    hubbub (.+)$", (PROJECT / "examples" / file).read_text("utf-8"), re.MULTILINE)
-    assert found, f"{file} does not say how to run it"
+def read_command(place: str) -> list[str]:
+    """The command for a file, or for a class in it, in the text at the top of an example."""
+    text = (PROJECT / "examples" / place.partition(":")[0]).read_text("utf-8")
+    found = re.search(rf"^    hubbub (.+ examples/{place} .+)$", text, re.MULTILINE)
+    assert found, f"{place} does not say how to run it"
     return found[1].split()
 
 
@@ -31,20 +32,22 @@ def run(*command: str | Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("file", "task", "parameters", "headline", "good"),
+    ("place", "task", "parameters", "headline", "good"),
     [
         ("breast_cancer.py", "breast-cancer", 30 * 32 + 32 + 32 * 2 + 2, "auc", 0.97),
         ("diabetes.py", "diabetes", 10 * 32 + 32 + 32 + 1, "r2", 0.25),
         # Two rows and two columns for each of three layers, and nothing of the layers themselves.
+        ("scikit_learn.py:LinearGrades", "linear-grades", 30 + 1, "auc", 0.97),
+        ("scikit_learn.py:NetworkGrades", "network-grades", 30 * 16 + 16 + 16 + 1, "auc", 0.97),
         ("adapters.py", "upside-down-digits", 2 * (64 + 512 + 512 + 256 + 256 + 10), "accuracy", 0.8),
     ],
 )
 def test_a_task_of_ones_own_learns(
-    file: str, task: str, parameters: int, headline: str, good: float, tmp_path: Path
+    place: str, task: str, parameters: int, headline: str, good: float, tmp_path: Path
 ) -> None:
     out, log = tmp_path / "out.json", tmp_path / "demo.log"
 
-    run(*HUBBUB, *read_command(file), "--json", out, "--log", log)
+    run(*HUBBUB, *read_command(place), "--json", out, "--log", log)
 
     report: dict[str, Any] = json.loads(out.read_text("utf-8"))
     assert (report["task"], report["parameters"]) == (task, parameters)

@@ -13,11 +13,8 @@ further: the error that leaves here names the exception's class alone.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
-import random
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -30,7 +27,7 @@ import numpy as np
 
 from hubbub.errors import ConfigurationError, LocalError
 from hubbub_trainer.flower.layout import Arrays
-from hubbub_trainer.learning.task import OWN_CODE
+from hubbub_trainer.learning.own_code import OWN_CODE, seeded
 
 log = logging.getLogger(__name__)
 
@@ -88,27 +85,6 @@ def load(name: str) -> Any:  # flwr is optional, so a type checker may not have 
         if (error.name or "").partition(".")[0] == "flwr":
             raise ConfigurationError(HOW_TO_INSTALL) from None
         raise ConfigurationError(f"flwr needs {error.name}: docs/flower.md says how to install both") from None
-
-
-def derive_seed(use: str, seed: int) -> bytes:
-    """Derive 32 bytes for one use of a seed, from which neither the seed nor those for other uses follow."""
-    return hashlib.sha256(f"{use} {seed}".encode()).digest()
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seed the global generators of Python, numpy and torch, if that is loaded; restore them afterwards."""
-    with ExitStack() as stack:
-        stack.callback(random.setstate, random.getstate())
-        stack.callback(np.random.set_state, np.random.get_state())  # noqa: NPY002  (Clients draw from it.)
-        random.seed(derive_seed("random", seed))
-        np.random.seed(np.frombuffer(derive_seed("numpy", seed), dtype="<u4"))  # noqa: NPY002  (As above.)
-        # This package does not import torch: many clients do without it.
-        torch = sys.modules.get("torch")
-        if torch is not None:
-            stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
-            torch.manual_seed(int.from_bytes(derive_seed("torch", seed)[:8], "little"))
-        yield
 
 
 @contextmanager

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from hubbub.errors import ConfigurationError, LocalError
 from hubbub.protocol.metrics import CLASSIFICATION, Metric, Scores, check_metrics
-from hubbub_trainer.flower.driver import Driver, Evaluated, Keys, Place, Setting, asking, derive_seed, load
+from hubbub_trainer.flower.driver import Driver, Evaluated, Keys, Place, Setting, asking, load
 from hubbub_trainer.flower.layout import Arrays, Kept, Layout
+from hubbub_trainer.learning.own_code import derive_seed
 from hubbub_trainer.learning.task import (
     ProgressCallback,
     RoundLearner,

@@ -25,6 +25,7 @@ from hubbub.protocol.metrics import check_metrics
 from hubbub_trainer.learning.batches import Partition
 from hubbub_trainer.learning.datasets import default_cache_folder
 from hubbub_trainer.learning.networks import AlexnetTask, LenetTask
+from hubbub_trainer.learning.numpy_task import NumpyTask
 from hubbub_trainer.learning.source import note_source
 from hubbub_trainer.learning.synthetic import DEFAULT_PARAMETERS, SyntheticTask
 from hubbub_trainer.learning.task import CanBeTried, Task, check_scores
@@ -103,6 +104,8 @@ def _make(found: Any, place: str) -> Any:
 
 
 def _as_task(found: Any, place: str, data: str) -> Task:
+    if isinstance(found, NumpyTask):
+        found.site_data = data
     if _is_task(found):
         check_metrics(found.metrics)
         return found
@@ -111,8 +114,8 @@ def _as_task(found: Any, place: str, data: str) -> Task:
 
         return OwnTask(found, data=data)
     raise ConfigurationError(
-        f"{place} is no task: make it a class that has TorchTask as its base, or an object with the methods and "
-        "properties of hubbub_trainer.learning.task.Task"
+        f"{place} is no task: make it a class that has TorchTask or NumpyTask as its base, or an object with the "
+        "methods and properties of hubbub_trainer.learning.task.Task"
     )
 
 
@@ -163,7 +166,7 @@ def _pick(module: ModuleType, name: str, place: str) -> Any:
     found = [*tasks, *(each for each in USUAL_NAMES if hasattr(module, each))]
     if not found:
         raise ConfigurationError(
-            f"{place} has no class that has TorchTask as its base: name what to take, {place}:NAME"
+            f"{place} has no class that has TorchTask or NumpyTask as its base: name what to take, {place}:NAME"
         )
     return getattr(module, found[0])
 
@@ -171,7 +174,11 @@ def _pick(module: ModuleType, name: str, place: str) -> Any:
 def _list_tasks(module: ModuleType) -> list[str]:
     """List the task classes that this module defines, in order."""
     return [
-        name for name, each in vars(module).items() if _is_torch_task(each) and each.__module__ == module.__name__
+        name
+        for name, each in vars(module).items()
+        if isinstance(each, type)
+        and each.__module__ == module.__name__
+        and (_is_torch_task(each) or issubclass(each, NumpyTask))
     ]
 
 

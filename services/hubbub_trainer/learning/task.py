@@ -34,7 +34,7 @@ What a task must keep to:
 """
 
 import math
-import threading
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -57,9 +57,6 @@ ProgressCallback: TypeAlias = Callable[[int, int], None]
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 """A model as named arrays."""
 
-OWN_CODE = threading.RLock()
-"""Held while code of an operator's own runs that may use global generators: those belong to the process."""
-
 _T = TypeVar("_T")
 _REPORTS_PER_ROUND = 20
 _ROUNDING = 1e-6
@@ -81,6 +78,19 @@ class Training:
     def __repr__(self) -> str:
         memory = "no memory" if self.memory is None else f"a memory of {self.memory.shape}"
         return f"<Training: a model of {self.theta.shape}, {memory}>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Location of the data, and the client's place in the cohort."""
+
+    data: str
+    """The operator's `--data`: a folder, a file, an address; the task interprets it."""
+    index: int
+    """The client's number in the cohort, from 0, of `clients`: for examples that deal out one data set."""
+    clients: int
+    seed: int
+    """The manifest's public seed."""
 
 
 class Learner(Protocol):
@@ -247,6 +257,11 @@ class Task(Protocol):
         Training data are dealt out from the seed, i.i.d. if the task was not told otherwise; of the test set the
         client gets the slice `index`.
         """
+
+
+def default_name(task: type) -> str:
+    """Return the name of a task that has none: that of its class, in lower case and with hyphens."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", task.__name__).lower()
 
 
 def check_theta(theta: Theta, parameters: int) -> None:

@@ -27,13 +27,13 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-from hubbub.errors import ConfigurationError, HubbubError
+from hubbub.errors import ConfigurationError
 from hubbub.parameters import KAPPA
 from hubbub.protocol.compression import Indices
 from hubbub.protocol.metrics import Metric, Scores
 from hubbub_trainer.learning.batches import order_batches
+from hubbub_trainer.learning.own_code import own_code
 from hubbub_trainer.learning.task import (
-    OWN_CODE,
     AdjustableLearner,
     Arrays,
     ProgressCallback,
@@ -174,20 +174,6 @@ class _Held:
 # Task and learner ---------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _own_code(what: str) -> Iterator[None]:
-    """Run code of the operator's own. A failure is logged here in full; others learn only that it failed."""
-    with OWN_CODE:
-        try:
-            yield
-        except HubbubError:
-            raise
-        except Exception:
-            # Its text may tell of the data, so it stays in this trainer's log.
-            log.exception("the task failed %s", what)
-            raise TaskFailed(f"the task failed {what}; the log of this trainer says how") from None
-
-
 class OwnTask:
     """A task of the operator's own."""
 
@@ -214,7 +200,7 @@ class OwnTask:
     def find_learning_rate(self) -> float:
         """Return the rate of the task's optimiser, which may be one of its own."""
         model = self._make_model(0)
-        with _own_code("while it made its optimiser"):
+        with own_code("while it made its optimiser"):
             return find_rate(self._task.optimiser(iter(_trained(model).values())))
 
     def count_parameters(self) -> int:
@@ -229,7 +215,7 @@ class OwnTask:
         """Make the learner of one client, with its data and a model."""
         check_client(index, clients)
         model = self._make_model(seed)
-        with _own_code("while it got its data"):
+        with own_code("while it got its data"):
             found = self._task.data(Site(data=self._data, index=index, clients=clients, seed=seed))
             if not isinstance(found, Data):
                 raise TypeError(f"`data` must return Data(train=..., test=...), not {type(found).__name__}")
@@ -258,7 +244,7 @@ class OwnTask:
         }
 
     def _make_model(self, seed: int) -> nn.Module:
-        with _own_code("while it made its model"), _seeded(seed):
+        with own_code("while it made its model"), _seeded(seed):
             model = self._task.model()
             if not isinstance(model, nn.Module):
                 raise TypeError(f"`model` must return a torch.nn.Module, and returned {type(model).__name__}")
@@ -386,7 +372,7 @@ class TorchLearner(AdjustableLearner, RoundLearner):
         """
         check_theta(theta, self._parameters)
         order = order_batches(self.samples, steps=steps, batch_size=self._task.batch_size, seed=seed)
-        with _own_code("in training"), _seeded(seed):
+        with own_code("in training"), _seeded(seed):
             torch.set_num_threads(self._task.threads)
             kept = unpack(memory)
             self._load(theta, kept)
@@ -451,7 +437,7 @@ class TorchLearner(AdjustableLearner, RoundLearner):
 
     def _try_schedule(self) -> None:
         """Warn if the rate falls so low that clients would take some of the last rounds for standing still."""
-        with _own_code("in its schedule"):
+        with own_code("in its schedule"):
             factors = [find_factor(self._task, number + 1, _TRIAL_ROUNDS) for number in range(_TRIAL_ROUNDS)]
         if factors[-1] < _LOWEST_FACTOR * statistics.median_low(factors):
             log.warning(
@@ -483,7 +469,7 @@ class TorchLearner(AdjustableLearner, RoundLearner):
         if self._test is None:
             return {}
         batches = _Batches(self._test, samples, self._task.evaluation_batch_size, self._device)
-        with _own_code("in its evaluation"), torch.inference_mode():
+        with own_code("in its evaluation"), torch.inference_mode():
             torch.set_num_threads(self._task.threads)
             self._load(theta, unpack(memory))
             self._model.eval()

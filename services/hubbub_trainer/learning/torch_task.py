@@ -28,7 +28,6 @@ Randomness
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -50,6 +49,9 @@ from hubbub.protocol.metrics import (
     check_metrics,
     regression,
 )
+from hubbub_trainer.learning.task import Site, default_name
+
+__all__ = ["Batch", "Data", "Samples", "Site", "TorchTask"]
 
 Batch: TypeAlias = Any
 """Collated samples: mostly a pair of inputs and targets. Only the task looks into it."""
@@ -59,19 +61,6 @@ Kind: TypeAlias = Literal["classification", "binary", "regression"]
 
 _LARGEST_LOSS = CLASSIFICATION[1].high
 _BINS = BINARY[0].bins
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """Location of the data, and the client's place in the cohort."""
-
-    data: str
-    """The operator's `--data`: a folder, a file, an address; the task interprets it."""
-    index: int
-    """The client's number in the cohort, from 0, of `clients`: for examples that deal out one data set."""
-    clients: int
-    seed: int
-    """The manifest's public seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +213,7 @@ def _column(values: Tensor) -> Tensor:
 
 def name_of(task: TorchTask) -> str:
     """Return the name of a task that manifests carry."""
-    return task.name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", type(task).__name__).lower()
+    return task.name or default_name(type(task))
 
 
 def metrics_of(task: TorchTask) -> tuple[Metric, ...]:

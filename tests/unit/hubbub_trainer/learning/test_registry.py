@@ -212,7 +212,7 @@ NO_TASKS = {
         "",
         r"mine.py needs torch.*'hubbub\[trainer\]'",
     ),
-    "nothing": ("SIZE = 1", "", "has no class that has TorchTask as its base"),
+    "nothing": ("SIZE = 1", "", "has no class that has TorchTask or NumpyTask as its base"),
     "number": ("SIZE = 1", ":SIZE", "is no task"),
     "metrics-twice": (f"{PLAIN}\nOther.metrics = 2 * task.metrics", "", "declared once"),
     "no-task": ("class Task:\n    pass", "", "is no task"),
