@@ -59,7 +59,7 @@ soak: $(READY)
 	HUBBUB_FUZZ_MESSAGES=1000000 $(BIN)/python -m pytest tests/fuzz --show-capture=no $(ARGS)
 	HUBBUB_API_EXAMPLES=500 $(BIN)/python -m pytest tests/integration/test_openapi.py --show-capture=no $(ARGS)
 	HUBBUB_THOROUGH=1 $(BIN)/python -m pytest tests/adversary/test_recording.py tests/adversary/test_compact_recording.py \
-		tests/simulation/test_against_plaintext.py \
+		tests/simulation/test_against_plaintext.py tests/examples/test_tutorial.py tests/examples/test_pages.py \
 		$(LONGEST:%=tests/integration/test_%.py) $(ARGS)
 	HUBBUB_CONSUMER_TIMEOUT_S=60 $(BIN)/python -m pytest tests/integration/test_consumer_timeout.py $(ARGS)
 	HUBBUB_SIMULATIONS=10000 $(BIN)/python -m pytest tests/simulation/test_faults.py --show-capture=no $(ARGS)

@@ -27,7 +27,7 @@ def test_the_notebook_trains_draws_as_it_goes_and_uses_the_model(
 ) -> None:
     for variable in ("JUPYTER_RUNTIME_DIR", "IPYTHONDIR", "MPLCONFIGDIR"):
         monkeypatch.setenv(variable, str(tmp_path))
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    notebook = nbformat.read(NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]  # It declares no types.
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell for cell in cells if cell.outputs or cell.execution_count] == [], "it is kept without outputs"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import shutil
 import signal
 import socket
@@ -96,6 +97,13 @@ class PrivateNode(PrivateServer):
         Its replicated queues are listed in tables that it saves now and then, whatever it has confirmed.
         """
         self.ctl("eval", "[ok = dets:sync(Table) || Table <- dets:all()], mnesia:sync_log().")
+
+    @property
+    def ctl_command(self) -> str:
+        """The beginning of a shell's command line that runs rabbitmqctl on this node, from any folder."""
+        environment = {**self._environment, "RUNNING_UNDER_SYSTEMD": ""}
+        words = [f"{name}={value}" for name, value in environment.items()]
+        return f'exec env {shlex.join(words)} {self._scripts / "rabbitmqctl"} -n {self.name} "$@"'
 
     def ctl(self, *arguments: str) -> str:
         """Run rabbitmqctl on this node."""

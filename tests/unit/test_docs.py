@@ -1,11 +1,13 @@
 """The documentation speaks of what is there: paths, targets, commands, settings, messages, links."""
 
 import inspect
+import json
 import re
 import shlex
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -198,6 +200,52 @@ def first_option(call: list[str]) -> int:
 
 def test_running_lists_every_command() -> None:
     assert set(named(RUNNING, r"hubbub [a-z -]+")) == {f"hubbub {name}" for name in all_commands()}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/choosing.md"])
+def test_the_planner_answers_what_a_page_asks_it(page: str) -> None:
+    calls = [call for call in calls_of_hubbub(read(ROOT / page)) if call[:2] == ["plan", "--params"]]
+
+    for call in calls:
+        assert CliRunner().invoke(app, call).exit_code == 0, call
+    assert calls
+
+
+@pytest.mark.parametrize(
+    ("strategy", "price", "flags"),
+    [
+        ("sec-union", "181 KB", ""),
+        ("sec-union", "98 KB", "--rho 0.01"),
+        ("sec-union", "78 KB", "--block 16"),
+        ("shared-mask", "10.4", ""),
+        ("shared-mask", "6.9 KB", "--bits 1"),
+        ("no-union", "290 KB", ""),
+        ("no-union", "370 KB", "--servers 5"),
+    ],
+)
+def test_a_price_in_the_choice_of_a_strategy_is_the_planners(strategy: str, price: str, flags: str) -> None:
+    section = read(ROOT / "docs" / "choosing.md").text.split("## What makes a round cheaper")[1]
+    number = price.removesuffix(" KB")
+
+    printed = CliRunner().invoke(app, ["plan", "--params", "61706", *flags.split(), "--json"]).stdout
+
+    rows = [row for row in json.loads(printed)["strategies"] if row["strategy"] == strategy]
+    places = len(number.partition(".")[2])
+    assert price in section
+    assert number in {f"{row['bits_per_round'] / 8 / 1024:.{places}f}" for row in rows}
+
+
+def test_every_symbol_of_the_paper_is_where_the_glossary_says() -> None:
+    table = read(ROOT / "docs" / "glossary.md").text.split("| in the code |")[1]
+    names = re.findall(r"`(\w+)\.(\w+)`", table)
+
+    assert len(names) > 20
+    for owner, name in names:
+        if owner == "Manifest":
+            assert name in Manifest.model_fields
+        else:
+            package = "hubbub_trainer.learning" if owner == "task" else "hubbub.protocol"
+            assert hasattr(import_module(f"{package}.{owner}"), name), f"{owner}.{name}"
 
 
 # Settings ------------------------------------------------------------------------------------------------
