@@ -30,7 +30,7 @@ import reference  # noqa: E402  (It is beside this file.)
 
 FIRST_PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 """Pages outside of docs/ that are in the navigation; others are found by links."""
-LINK = re.compile(r"(\]\()([^)\s]+)(\))")
+LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^(```.*?^```$)", re.MULTILINE | re.DOTALL)
 LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml"}
 LOADING = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
@@ -106,10 +106,15 @@ def _write_cell(cell: dict[str, Any]) -> str:
     return f"```python\n{source}\n```" if cell["cell_type"] == "code" else source
 
 
+def find_title(path: str) -> str:
+    """Return the first heading of a page."""
+    return (ROOT / path).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+
+
 def linked_files(text: str, path: str) -> Iterator[str]:
     """Yield the files of the repository that a page links to."""
     for piece in FENCED.split(text)[::2]:
-        for _, link, _ in LINK.findall(piece):
+        for _, link in LINK.findall(piece):
             name = link.partition("#")[0]
             if name and "://" not in name and not name.startswith("mailto:"):
                 found = posixpath.normpath(posixpath.join(posixpath.dirname(path), name))
@@ -118,15 +123,19 @@ def linked_files(text: str, path: str) -> Iterator[str]:
 
 
 def turn_links(text: str, path: str) -> str:
-    """Return a page whose links between files of the repository lead to their pages."""
+    """Return a page whose links between files of the repository lead to their pages.
+
+    A link that is called by the name of its file is called by the title of the page instead.
+    """
     folder, here = posixpath.dirname(path), posixpath.dirname(place(path))
 
     def turn(found: re.Match[str]) -> str:
         name, hash_sign, anchor = found[2].partition("#")
         if not name or "://" in name or name.startswith("mailto:"):
             return found[0]
-        target = place(posixpath.normpath(posixpath.join(folder, name)))
-        return f"{found[1]}{posixpath.relpath(target, here or '.')}{hash_sign}{anchor}{found[3]}"
+        target = posixpath.normpath(posixpath.join(folder, name))
+        called = find_title(target) if found[1].endswith(".md") and (ROOT / target).is_file() else found[1]
+        return f"[{called}]({posixpath.relpath(place(target), here or '.')}{hash_sign}{anchor})"
 
     pieces = FENCED.split(text)
     return "".join(piece if number % 2 else LINK.sub(turn, piece) for number, piece in enumerate(pieces))
