@@ -27,7 +27,7 @@ format: $(READY)
 # The protocol's tables, drawn in docs/states.md; and the site, in build/site.
 docs: $(READY)
 	$(BIN)/python tools/draw_states.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "wrote build/site: open build/site/index.html"
 
 # All of it takes about half an hour; ARGS=--quick half a minute. Peers that cannot be installed are left out.
@@ -80,7 +80,7 @@ package: $(READY)
 	$(BIN)/python tools/package.py $(ARGS)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(READY): pyproject.toml constraints.txt
 	@echo "Setting up $(VENV) (once; a minute or two) ..."

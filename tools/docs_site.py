@@ -67,14 +67,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the reference, and the pages from outside of docs/."""
     for name, write in reference.PAGES.items():
         files.append(File.generated(config, f"reference/{name}.md", content=write()))
-    waiting = [
-        *FIRST_PAGES,
-        *(f"docs/{each.src_uri}" for each in files.documentation_pages() if each.abs_src_path),
-    ]
+    ours = {f"docs/{each.src_uri}": each for each in files.documentation_pages() if each.abs_src_path}
+    waiting = [*FIRST_PAGES, *ours]
     seen = set(waiting)
     while waiting:
         path = waiting.pop()
-        text = read(path)
+        text = ours[path].content_string if path in ours else read(path)
         if not path.startswith("docs/"):
             files.append(File.generated(config, place(path), content=turn_links(text, path)))
         if path.endswith((".md", ".ipynb")):

@@ -25,7 +25,7 @@ class Counting(NotebookClient):
 def test_the_notebook_trains_draws_as_it_goes_and_uses_the_model(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for variable in ("JUPYTER_RUNTIME_DIR", "IPYTHONDIR", "MPLCONFIGDIR"):
+    for variable in ("JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR", "MPLCONFIGDIR"):
         monkeypatch.setenv(variable, str(tmp_path))
     notebook = nbformat.read(NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]  # It declares no types.
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
