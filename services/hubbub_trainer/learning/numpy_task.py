@@ -86,7 +86,7 @@ class Fit:
     steps: int
     """The run's number of local steps (the paper's E)."""
     seed: int
-    """Decides the order of the batches, and all else that is drawn."""
+    """Decides the order of the batches, and all else that is drawn; of up to 128 bits."""
     number: int
     """The number of the round, from 1; a void round is trained again with the same number."""
     rounds: int
@@ -215,10 +215,11 @@ class NumpyLearner(RoundLearner):
             trained = _read(self._task, model)
             if [each.shape for each in trained] != [each.shape for each in self._first]:
                 raise TaskFailed("after `fit`, `get` returns arrays of other shapes than the model had at first")
-            if not all(np.isfinite(each).all() for each in trained):
+            after = _flatten(trained)
+            if not np.isfinite(after).all():
                 raise TaskFailed("the model is not finite any more: try a smaller learning rate")
         progress(steps, steps)
-        return Training(theta=_flatten(trained), memory=None)
+        return Training(theta=after, memory=None)
 
     def evaluate(self, theta: Theta, *, memory: Theta | None = None) -> Scores:
         """Let the task score `theta` on this client's test samples."""
@@ -238,7 +239,8 @@ class NumpyLearner(RoundLearner):
 
 
 def _flatten(arrays: Sequence[Array]) -> Theta:
-    return np.concatenate([each.ravel() for each in arrays]).astype(np.float32)
+    with np.errstate(over="ignore"):  # What is too large becomes infinite, which is looked for.
+        return np.concatenate([each.ravel() for each in arrays]).astype(np.float32)
 
 
 def _count(rows: Rows, what: str) -> int:

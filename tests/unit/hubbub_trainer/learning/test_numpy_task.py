@@ -192,9 +192,17 @@ def explode(model: Line, _rows: Rows, _how: Fit) -> None:
     model.height = np.array([np.nan])
 
 
+def outgrow(model: Line, _rows: Rows, _how: Fit) -> None:
+    model.height = np.array([1e300])
+
+
 @pytest.mark.parametrize(
     ("fit", "complaint"),
-    [(spoil, "arrays of other shapes than the model had"), (explode, "is not finite any more")],
+    [
+        (spoil, "arrays of other shapes than the model had"),
+        (explode, "is not finite any more"),
+        (outgrow, "is not finite any more"),
+    ],
 )
 def test_a_model_that_cannot_be_shared_after_training_is_a_failure_of_the_task(
     fit: Callable[[Line, Rows, Fit], None], complaint: str
