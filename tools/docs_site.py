@@ -31,6 +31,7 @@ import reference  # noqa: E402  (It is beside this file.)
 FIRST_PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 """Pages outside of docs/ that are in the navigation; others are found by links."""
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
+INDENT = re.compile(r"^ {2,}(?=\S)", re.MULTILINE)
 FENCED = re.compile(r"^(```.*?^```$)", re.MULTILINE | re.DOTALL)
 LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml"}
 LOADING = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
@@ -136,7 +137,15 @@ def turn_links(text: str, path: str) -> str:
         return f"[{called}]({posixpath.relpath(place(target), here or '.')}{hash_sign}{anchor})"
 
     pieces = FENCED.split(text)
-    return "".join(piece if number % 2 else LINK.sub(turn, piece) for number, piece in enumerate(pieces))
+    return "".join(
+        piece if number % 2 else INDENT.sub(indent, LINK.sub(turn, piece)) for number, piece in enumerate(pieces)
+    )
+
+
+def indent(found: re.Match[str]) -> str:
+    """Return the indent that Python-Markdown wants in an item of a list: four spaces for two or three."""
+    spaces = len(found[0])
+    return " " * max(4, spaces + 1)
 
 
 # Diagrams -----------------------------------------------------------------------------------------------

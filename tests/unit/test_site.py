@@ -102,6 +102,18 @@ def test_links_out_of_the_docs_lead_to_pages_of_the_site(read: Read) -> None:
     assert 'href="running.html"' in read("index")
 
 
+def test_no_list_block_or_table_of_a_page_is_left_as_text(site: Path) -> None:
+    left: dict[str, list[str]] = {}
+    for path in site.rglob("*.html"):
+        text = re.sub(r"<(pre|code|style|script).*?</\1>", "x", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        paragraphs = "\n".join(re.findall(r"<p>(.*?)</p>", text, re.DOTALL))
+        found = re.findall(r"^(?: *(?:[-*]|\d+\.) |\||```).*", paragraphs, re.MULTILINE)
+        if found:
+            left[path.name] = found
+
+    assert left == {}
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
