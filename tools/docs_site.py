@@ -36,6 +36,7 @@ FENCED = re.compile(r"^(```.*?^```$)", re.MULTILINE | re.DOTALL)
 LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml"}
 LOADING = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
 """Attributes of elements that make a browser fetch something."""
+LEAST_SCALE = 0.65
 
 
 # Where pages are ----------------------------------------------------------------------------------------
@@ -159,7 +160,14 @@ def draw(source: str, _language: str, css_class: str, *_: object, **__: object) 
 
     name = f"diagram-{sha256(source.encode()).hexdigest()[:12]}"
     options = json.dumps({"svg": {"diagram_id": name}})
-    return f'<div class="{css_class}">{merman.Merman().render_svg(source, options)}</div>'
+    svg = merman.Merman().render_svg(source, options)
+    return f'<div class="{css_class}">{re.sub(r"max-width: ([0-9.]+)px", keep_readable, svg, count=1)}</div>'
+
+
+def keep_readable(found: re.Match[str]) -> str:
+    """Return a style with which a picture of this width is not drawn so small that its words cannot be read."""
+    width = float(found[1])
+    return f"max-width: {width:.0f}px; min-width: {width * LEAST_SCALE:.0f}px"
 
 
 # What a browser would fetch -----------------------------------------------------------------------------

@@ -146,8 +146,11 @@ def write_messages() -> str:
     for kind, message in KINDS.items():
         sent = (", ".join(sorted(role.value for role in roles)) for roles in (message.senders, message.recipients))
         lines += ["", f"## {kind}", "", f"*{' to '.join(sent)}.* {_join(inspect.getdoc(message) or '')}", ""]
-        rows = [(f"`{field.name}`", _code(field.kind), field.text) for field in read_fields(message)]
-        lines += write_table(("field", "type", "meaning"), rows) if rows else []
+        fields = read_fields(message)
+        # Most fields need no words beside their names.
+        columns = 3 if any(field.text for field in fields) else 2
+        rows = [(f"`{field.name}`", _code(field.kind), field.text)[:columns] for field in fields]
+        lines += write_table(("field", "type", "meaning")[:columns], rows) if rows else []
     return "\n".join(lines)
 
 
