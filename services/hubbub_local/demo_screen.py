@@ -89,7 +89,7 @@ class Board:
     phase: str = ""
     state: str = "enrolling"
     work: dict[PartyId, tuple[str, int, int]] = field(default_factory=dict)
-    """What each client does now or did last, how much of it is done, and how much there is."""
+    """By client: its current or last work, how much of it is done, and how much there is."""
     servers: int = 0
     """Aggregators that the phase has."""
     delivered: dict[PartyId, int] = field(default_factory=dict)

@@ -69,7 +69,7 @@ class RunRecord:
     reached: bool = False
     model_sha256: str = ""
     drift: float | None = None
-    """How far clients' models ended from their mean, at most, over its norm; None if they share one.
+    """The largest distance of a client's model from the mean of all, over its norm; None if they share one model.
 
     Then `model_sha256` is that of the first client's.
     """
