@@ -143,7 +143,7 @@ def test_data_are_for_a_task_of_ones_own_to_say(files: PartyFiles, hubbub: Hubbu
     ("text", "said"),
     [
         ("import no_such_module_here", "ModuleNotFoundError"),
-        ("x = 1", "no class that has TorchTask as its base"),
+        ("x = 1", "no class that has TorchTask or NumpyTask as its base"),
         (f"{TASK}\n    metrics = 'regression'\n", "set `target_range`"),
     ],
 )
