@@ -22,9 +22,10 @@ from rich.text import Text
 
 from hubbub.errors import ConfigurationError
 from hubbub.ids import Role
-from hubbub.runtime.settings import ServiceSettings, load_settings
+from hubbub.runtime.settings import load_settings
 from hubbub.trust.identity import read_identity
 from hubbub_cli.formatting import count
+from hubbub_cli.party_settings import settings_model
 
 PREFIXES: Mapping[Role, str] = MappingProxyType(
     {
@@ -202,7 +203,7 @@ def check_settings(target: DoctorTarget, options: Mapping[str, str], config: Pat
     if config is None and not any(name.startswith(prefix) for name in os.environ):
         found.skip("settings", f"no variable {prefix}* is set, and no --config is named")
         return
-    model = _settings_of(target.role)
+    model = settings_model(target.role)
     extra = {f"{prefix}{name.upper()}": value for name, value in options.items() if name in model.model_fields}
     if config is not None:
         extra[f"{prefix}CONFIG_FILE"] = str(config)
@@ -213,19 +214,6 @@ def check_settings(target: DoctorTarget, options: Mapping[str, str], config: Pat
         found.fail("settings", str(error), f"correct them in the environment ({prefix}*) or in the file")
     else:
         found.ok("settings", f"complete: the {target.role.value} would start with them")
-
-
-def _settings_of(role: Role) -> type[ServiceSettings]:
-    from hubbub_aggregator.__main__ import AggregatorSettings  # noqa: PLC0415  (Each brings a service along.)
-    from hubbub_coordinator.__main__ import CoordinatorSettings  # noqa: PLC0415
-    from hubbub_trainer.__main__ import TrainerSettings  # noqa: PLC0415
-
-    models: dict[Role, type[ServiceSettings]] = {
-        Role.CLIENT: TrainerSettings,
-        Role.AGGREGATOR: AggregatorSettings,
-        Role.COORDINATOR: CoordinatorSettings,
-    }
-    return models[role]
 
 
 @contextmanager

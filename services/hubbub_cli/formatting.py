@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ import typer
 MINUTE_S = 60
 HOUR_S = 60 * MINUTE_S
 DAY_S = 24 * HOUR_S
+COMMENT_COLUMNS = 100
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -71,6 +73,14 @@ def show_metric(name: str, value: float | None) -> str:
 def count(number: int, thing: str) -> str:
     """Format a number of things, in the singular or plural."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def explain_value(name: str, value: object, explanation: str | None) -> list[str]:
+    """Format a line of TOML below a comment that explains it; JSON's strings, numbers and lists are TOML's too."""
+    comment = " ".join((explanation or "").split())
+    lines = textwrap.wrap(comment, COMMENT_COLUMNS, initial_indent="# ", subsequent_indent="# ")
+    # JSON's escapes of characters beyond 16 bits are not TOML's: write such characters as they are.
+    return [*lines, f"{name} = {json.dumps(value, ensure_ascii=False)}\n"]
 
 
 def _locally(at_s: float) -> datetime:

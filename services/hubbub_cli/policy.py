@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-import textwrap
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from rich.text import Text
 from hubbub.disk import replacing
 from hubbub.errors import ConfigurationError
 from hubbub.ids import Role
-from hubbub_cli.formatting import AsJson, print_json
+from hubbub_cli.formatting import AsJson, explain_value, print_json
 
 if TYPE_CHECKING:
     from hubbub.ids import PartyId, RunId
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
     from hubbub.trust.roster import Roster
 
 EXIT_REFUSED = 1
-COMMENT_COLUMNS = 100
 
 policies = typer.Typer(help="Policies: what a data owner or an aggregator takes part in.", no_args_is_help=True)
 
@@ -76,12 +73,10 @@ def policy_model_for(role: str | None) -> type[PartyPolicy]:
 
 
 def explain_policy(policy: PartyPolicy) -> str:
-    """Return the policy as TOML, each value under a comment; JSON's strings, numbers and lists are TOML's too."""
+    """Return the policy as TOML, each value under its explanation."""
     lines = [f"# Policy of a Hubbub {policy.party}: it takes part in nothing beyond these limits, whoever asks.\n"]
     for name, field in type(policy).model_fields.items():
-        comment = " ".join((field.description or "").split())
-        lines += textwrap.wrap(comment, COMMENT_COLUMNS, initial_indent="# ", subsequent_indent="# ")
-        lines.append(f"{name} = {json.dumps(getattr(policy, name))}\n")
+        lines += explain_value(name, getattr(policy, name), field.description)
     return "\n".join(lines)
 
 

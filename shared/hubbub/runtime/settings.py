@@ -25,7 +25,7 @@ from hubbub.messages.manifest import Digest
 class ServiceSettings(BaseSettings):
     """Settings of every party."""
 
-    model_config = SettingsConfigDict(frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     @classmethod
     def settings_customise_sources(
