@@ -1,42 +1,45 @@
-# Every target sets up what it needs: a virtual environment in .venv with the package and its tools.
+# Every target sets up what it needs in .venv: the demo the package and what trains and shows a model, all others the
+# tools for development too.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEV_READY := $(VENV)/.dev-ready
 ARGS ?=
 TODAY := $(shell date +%F)
-GET_PEERS := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'
+INSTALL := $(BIN)/python tools/install.py -c constraints.txt
+GET_PEERS := $(INSTALL) -e '.[peers]'
 
 .PHONY: demo test check format docs bench bench-peers paper soak images test-containers package clean
 
 demo: $(READY)
 	@$(BIN)/hubbub demo $(ARGS)
 
-test: $(READY)
+test: $(DEV_READY)
 	$(BIN)/python -m pytest -n 4 --dist loadfile $(ARGS)
 
-check: $(READY)
+check: $(DEV_READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(READY)
+format: $(DEV_READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 # The protocol's tables, drawn in docs/states.md; and the site, in build/site.
-docs: $(READY)
+docs: $(DEV_READY)
 	$(BIN)/python tools/draw_states.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "wrote build/site: open build/site/index.html"
 
 # All of it takes about half an hour; ARGS=--quick half a minute. Peers that cannot be installed are left out.
-bench: $(READY)
+bench: $(DEV_READY)
 	$(if $(findstring --quick,$(ARGS)),,@$(GET_PEERS) || echo "The peers' packages could not be installed; those are left out.")
 	$(BIN)/python -m benchmarks $(ARGS)
 
 # A round beside other systems' on the same vectors; their packages are an extra.
-bench-peers: $(READY)
+bench-peers: $(DEV_READY)
 	@$(GET_PEERS)
 	$(BIN)/python -m benchmarks.peers $(ARGS)
 
@@ -45,7 +48,7 @@ bench-peers: $(READY)
 # goes on when this is called again, on another day with TODAY=2026-11-18, or whichever it was begun on.
 PAPER_CIFAR10 := fedavg,topbinary-direct,topbinary-sep,no-union,sec-union-letter,sec-union,sec-union-q5-letter,$(\
 	)partial-sec-union,plaintext-union,shared-mask,secure-fedavg,eastly-tss
-paper: $(READY)
+paper: $(DEV_READY)
 	$(BIN)/hubbub reproduce mnist --seeds 0,1,2 --out docs/results/$(TODAY)-mnist --resume $(ARGS)
 	$(BIN)/hubbub reproduce cifar10 --max-rounds 5 --strategies $(PAPER_CIFAR10) --out docs/results/$(TODAY)-cifar10 \
 		--resume $(ARGS)
@@ -55,7 +58,7 @@ LONGEST := benchmarked_processes broker_outages compose kills processes strategi
 # part of, phases longer than a broker's patience of a minute, ten thousand simulated histories with faults (about half
 # an hour), every party killed at every transition, and two hundred rounds with random kills, drawn in docs/results
 # (another half hour).
-soak: $(READY)
+soak: $(DEV_READY)
 	HUBBUB_FUZZ_MESSAGES=1000000 $(BIN)/python -m pytest tests/fuzz --show-capture=no $(ARGS)
 	HUBBUB_API_EXAMPLES=500 $(BIN)/python -m pytest tests/integration/test_openapi.py --show-capture=no $(ARGS)
 	HUBBUB_THOROUGH=1 $(BIN)/python -m pytest tests/adversary/test_recording.py tests/adversary/test_compact_recording.py \
@@ -72,20 +75,28 @@ images:
 	@tools/containers/build.sh $(ARGS)
 
 # The images, and docker-compose.yml for real: a run from its start to its end. Minutes.
-test-containers: $(READY) images
+test-containers: $(DEV_READY) images
 	HUBBUB_CONTAINERS=1 $(BIN)/python -m pytest tests/containers $(ARGS)
 
 # What is released of the last commit, in dist: wheel, sdist, SBOM, checksums. The same commit gives the same bytes.
-package: $(READY)
+package: $(DEV_READY)
 	$(BIN)/python tools/package.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
+# Without compiled modules, of which the demo uses few.
 $(READY): pyproject.toml constraints.txt
-	@echo "Setting up $(VENV) (once; a minute or two) ..."
 	@$(PYTHON) -c 'import sys; sys.exit("Hubbub needs Python 3.11 or later; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11 ...") if sys.version_info < (3, 11) else None'
+	@echo "Setting up $(VENV), once: 1.1 GB, under a minute if downloads are fast ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,dev]'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt flwr
+	@$(INSTALL) --no-compile -e '.[demo]'
+	@touch $@
+
+# With all of them: a module that Python compiles may warn, and tests take a warning for an error.
+$(DEV_READY): $(READY)
+	@echo "Adding the tools for development, once: another 1.0 GB ..."
+	@$(INSTALL) -e '.[demo,dev]'
+	@$(INSTALL) --no-deps flwr
+	@$(BIN)/python -W ignore -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true
 	@touch $@
