@@ -99,9 +99,9 @@ class Show:
                 self._ready.set_result((asyncio.get_running_loop(), federation, dashboard))
                 await self._over.wait()
 
-    def _note(self, client: PartyId, number: int, done: int, steps: int) -> None:
+    def _note(self, client: PartyId, number: int, what: str, done: int, steps: int) -> None:
         """Handle the progress of a trainer; called from its thread."""
-        del done, steps
+        del what, done, steps
         self._accident.watch(client, number)
 
     @contextmanager
@@ -183,12 +183,12 @@ class Camera:
 
     @staticmethod
     def _unroll(page: Page) -> None:
-        """Make the window as tall as the page down to its charts, which are drawn only when visible."""
-        charts = page.get_by_role("region", name="Charts")
+        """Make the window as tall as the page down to its last charts, which are drawn only when visible."""
+        charts = page.get_by_role("region", name="Time and union")
         charts.scroll_into_view_if_needed()
         bottom = charts.evaluate("element => element.getBoundingClientRect().bottom + scrollY")
         page.set_viewport_size({"width": LAPTOP[0], "height": round(bottom) + 16})
-        for plot in charts.locator(".plot").all():
+        for plot in page.locator(".plot").all():
             expect(plot.locator("svg").first).to_be_visible()
         page.evaluate("scrollTo(0, 0)")
 
