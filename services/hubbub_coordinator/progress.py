@@ -111,7 +111,7 @@ class PartyStage:
 
 def find_place(state: runs.State, run: CoordinatorRun, last: Last, party: PartyId, now_s: float) -> PartyStage:
     """Return the stage of a party in its run and in the open round."""
-    status = _describe(run, last, party)
+    status = _describe(state, run, last, party)
     if party == run.failed_party:
         return PartyStage(PartyState.FAILED, run.reason.removeprefix(f"{party} "))
     if party not in run.joined:
@@ -158,7 +158,7 @@ def _place_scorer(state: rounds.State, data: CoordinatorRound, party: PartyId) -
     return PartyState.SENDING if state is rounds.State.COLLECTING else PartyState.MISSING
 
 
-def _describe(run: CoordinatorRun, last: Last, party: PartyId) -> str:
+def _describe(state_of_run: runs.State, run: CoordinatorRun, last: Last, party: PartyId) -> str:
     if party not in run.joined:
         return "asked to join"
     if last is None or not last[1].records:
@@ -172,4 +172,6 @@ def _describe(run: CoordinatorRun, last: Last, party: PartyId) -> str:
         return f"applied round {data.number}"
     if holders:
         return f"delivered {data.current.name} to {len(holders)} of {len(data.aggregators)} aggregators"
-    return "training or sending" if state is rounds.State.COLLECTING else "was left out"
+    if state is not rounds.State.COLLECTING:
+        return "was left out"
+    return f"had not delivered {data.current.name}" if state_of_run in runs.OUTCOMES else "training or sending"

@@ -123,6 +123,8 @@ class RunView(BaseModel):
     remaining_s: float | None
     """An estimate: the mean time of the rounds that have ended, times the rounds that are left."""
     pausing: bool
+    paused_since_s: float | None
+    """The time since which it is paused; null if it is not."""
     waiting_for: list[str]
     """The parties that are waited for, then what they have yet to do, and since when; empty where nobody is."""
     waiting_to: str

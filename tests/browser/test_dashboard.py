@@ -249,6 +249,8 @@ def check_chart(page: Page, rounds: list[dict[str, Any]]) -> None:
         {"x": [each["round"] for each in rounds], "y": pytest.approx([100 * each["accuracy"] for each in scores])},
         {"x": [each["round"] for each in rounds], "y": pytest.approx([each["loss"] for each in scores])},
     ]
+    ticks = plot.locator(".xtick text").all_text_contents()
+    assert len(set(ticks)) == len(ticks), "a round is named twice"
     toggle = card.get_by_role("button", name=re.compile("Table"))
     toggle.click()
     # Playwright's `to_have_text` takes all kinds of spaces for one, as people do.
@@ -267,13 +269,14 @@ def check_traffic(page: Page, rows: list[dict[str, Any]]) -> None:
     there = {row["direction"] for row in rows}
     ways = [way for way in ("up", "across", "down") if way in there]
     for party in {row["party"] for row in rows}:
-        sums = [
-            sum(row[what] for row in rows if (row["party"], row["direction"]) == (party, way)) / divisor
+        said = [
+            f"{show_bytes(sum(row['wire_bytes'] for row in own))}"
+            f"{show_bytes(sum(row['payload_bits'] for row in own) / 8)} of payload"
             for way in ways
-            for what, divisor in (("payload_bits", 8), ("wire_bytes", 1))
+            for own in ([row for row in rows if (row["party"], row["direction"]) == (party, way)],)
         ]
         line = table.get_by_role("row").filter(has=page.get_by_text(party, exact=True))
-        expect(line).to_have_text(party + "".join(map(show_bytes, sums)))
+        expect(line).to_have_text(party + "".join(said))
 
 
 # A run, from its start to its end -----------------------------------------------------------------------
@@ -504,6 +507,24 @@ def test_the_page_says_that_the_coordinator_is_away_and_goes_on_when_it_is_back(
         watch.check(away=True)
 
 
+def test_a_cancelled_run_has_a_round_that_was_broken_off_and_nobody_who_collects(stage: Stage) -> None:
+    manifest = draw_up(stage, rounds=4)
+    with stage.page() as (page, watch):
+        with prepared(stage, manifest.run_id):
+            paste(page, manifest)
+        expect(figure(page, "Time")).to_have_text("paused")
+        expect(page.locator(".figure-time .figure-note")).to_have_text(re.compile(r"^for \d s now$"))
+        with held(stage, manifest.run_id) as late:
+            page.get_by_role("group", name="Steer this run").get_by_role("button", name="Cancel").click()
+            page.get_by_role("dialog").get_by_role("button", name="Cancel the run").click()
+            expect(page.locator("#run-sub").get_by_text("cancelled", exact=True)).to_be_visible()
+        page.get_by_role("heading", name="State machine").click()
+        expect(page.locator("#machine-moves")).to_have_text("Round 1 was broken off while collecting, for good.")
+        party = page.get_by_role("region", name="Parties").get_by_role("img", name=re.compile(f"^{late}, client"))
+        expect(party).to_have_accessible_name(re.compile("had not delivered union"))
+        watch.check()
+
+
 # For everybody ------------------------------------------------------------------------------------------
 
 
@@ -525,6 +546,8 @@ def test_nothing_is_in_anybodys_way_on_a_laptop_or_a_phone(stage: Stage, colours
         expect(dialog).to_be_hidden()
         page.set_viewport_size(PHONE)
         found["finished phone"] = Look([], overflow(page))
+        table = page.get_by_role("region", name="Traffic by party, as a table")
+        assert table.evaluate("element => element.scrollWidth <= element.clientWidth"), "a column is cut off"
         page.get_by_role("article").get_by_role("link", name="All runs").click()
         expect(page.get_by_role("navigation", name=re.compile("^Runs"))).to_be_visible()
         found["list phone"] = Look([], overflow(page))

@@ -178,6 +178,7 @@ def _summarise(run: RunId, state: runs.State, data: CoordinatorRun, last: Last) 
         "wire_bytes": data.wire_bytes + (now.wire_bytes if now else 0),
         "remaining_s": remaining_s,
         "pausing": data.pausing,
+        "paused_since_s": data.paused_since_s,
         "waiting_for": list(waiting.parties),
         "waiting_to": waiting.what if waiting.parties else "",
         "waiting_since_s": waiting.since_s if waiting.parties else None,

@@ -15,14 +15,15 @@ import {
 } from "./format.js";
 
 const BYTES = 8;
+const SCORES = "scores";
 const NOT_SCORED = "This run sums no scores.";
 
 /** All charts, in the order of the page; the first gets its title from the run's metric. */
 export const CHARTS = [
-  { name: "metric", title: "Scores", build: chartMetric },
-  { name: "bytes", title: "Bytes per round", build: chartBytes, nearer: "Without FedAvg" },
-  { name: "time", title: "Time per round", build: chartTime },
-  { name: "union", title: "|V| per round", build: chartUnion },
+  { name: "metric", title: "Scores", place: "charts", build: chartMetric },
+  { name: "bytes", title: "Bytes per round", place: "charts", build: chartBytes, nearer: "Without FedAvg" },
+  { name: "time", title: "Time per round", place: "charts-more", build: chartTime },
+  { name: "union", title: "|V| per round", place: "charts-more", build: chartUnion },
 ];
 
 function chartMetric({ detail, rounds }, colours) {
@@ -190,13 +191,20 @@ function sayComparison(detail, { wire, payload }, exact) {
   );
 }
 
+/** The phases of a round in which updates are summed. How long scores take is not shown: it tells of test sets. */
+function learningPhases(round) {
+  return round.phases.filter((phase) => phase.name !== SCORES);
+}
+
 /** The coordinator's waiting times in a released round, by arrival times: clients report no durations. */
 function splitTime(round) {
-  const add = (from, to) => round.phases.reduce((total, phase) => total + phase[to] - phase[from], 0);
+  const phases = learningPhases(round);
+  const add = (from, to) => phases.reduce((total, phase) => total + phase[to] - phase[from], 0);
+  const applied_at_s = round.phases.find((phase) => phase.name === SCORES)?.opened_at_s ?? round.ended_at_s;
   return {
     shares: add("opened_at_s", "closed_at_s"),
     sums: add("closed_at_s", "released_at_s"),
-    models: round.ended_at_s - round.phases.at(-1).released_at_s,
+    models: applied_at_s - phases.at(-1).released_at_s,
   };
 }
 
@@ -215,7 +223,7 @@ function chartTime({ rounds }, colours) {
     hovertemplate: "%{customdata}",
   }));
   const mean = (name) => times.reduce((total, time) => total + time[name], 0) / times.length;
-  const phases = [...new Set(shown.flatMap((round) => round.phases.map((phase) => phase.name)))];
+  const phases = [...new Set(shown.flatMap((round) => learningPhases(round).map((phase) => phase.name)))];
   return {
     traces,
     layout: { barmode: "stack", yaxis: { ticksuffix: " s" }, bargap: 0.28 },

@@ -29,7 +29,7 @@ function loadLibrary() {
 /** A card for each chart, drawn while it is visible. */
 export function mountCharts(store) {
   const cards = CHARTS.map(makeCard);
-  byId("charts").append(...cards.map((card) => card.root));
+  for (const card of cards) byId(card.chart.place).append(card.root);
 
   const redraw = () => cards.forEach((card) => draw(card, store.state));
   const sight = new IntersectionObserver(
@@ -69,7 +69,7 @@ function makeCard(chart) {
     toggle: h("button", { type: "button", class: "link", "aria-pressed": "false" }, "Table"),
     nearer: h("button", { type: "button", class: "link", "aria-pressed": "false" }, chart.nearer ?? ""),
     legend: h("ul", { class: "legend", "aria-hidden": "true" }),
-    title: h("h3", { id }, chart.title),
+    title: h("h2", { id }, chart.title),
   };
   const root = h(
     "section",
@@ -167,6 +167,12 @@ function findRange(traces) {
   return [Math.min(...rounds) - 0.6, Math.max(...rounds) + 0.6];
 }
 
+/** Whole rounds between two ticks: at most ten ticks. */
+function chooseStep(rounds) {
+  const unit = 10 ** Math.max(0, Math.floor(Math.log10(rounds / 10)));
+  return unit * [1, 2, 5, 10].find((times) => rounds / (times * unit) <= 10);
+}
+
 function dress(layout, colours, width, range) {
   const axis = {
     gridcolor: colours.grid,
@@ -197,7 +203,7 @@ function dress(layout, colours, width, range) {
       showgrid: false,
       range,
       tickformat: "d",
-      nticks: 8,
+      dtick: chooseStep(range[1] - range[0]),
       unifiedhovertitle: { text: "round %{x}" },
     },
     yaxis: { ...axis, ...yaxis },

@@ -100,12 +100,14 @@ function showParties(cost, kind) {
   const ways = WAYS.filter((way) => way !== "across" || cost.total_by_party.some((row) => row.direction === way));
   const line = (name, own) => [
     name,
-    ...ways.flatMap((direction) => {
+    ...ways.map((direction) => {
       const there = own.filter((row) => row.direction === direction);
-      return [
-        formatBits(sum(there.map((row) => row.payload_bits))),
+      return h(
+        "span",
+        { class: "two-lines" },
         formatBytes(sum(there.map((row) => row.wire_bytes))),
-      ];
+        h("small", {}, formatBits(sum(there.map((row) => row.payload_bits))), payloadWord()),
+      );
     }),
   ];
   const body = [...parties]
@@ -113,7 +115,7 @@ function showParties(cost, kind) {
     .map(([name, own]) => line(name, own));
   const drawn = table(
     "Payload and wire bytes by party and direction",
-    ["Party", ...ways.flatMap((way) => [`${capital(way)}, payload`, `${capital(way)}, on the wire`])],
+    ["Party", ...ways.map(capital)],
     [...body, line("All", rows)],
   );
   drawn.tBodies[0].lastElementChild.classList.add("total");
@@ -124,6 +126,11 @@ function showParties(cost, kind) {
       drawn,
     ),
   );
+}
+
+/** The unit of the second line of a cell, which the heading says for all that can see it. */
+function payloadWord() {
+  return h("span", { class: "visually-hidden" }, " of payload");
 }
 
 function capital(word) {

@@ -88,6 +88,12 @@ export function formatAge(seconds) {
   return `${Math.floor(seconds / 86400)} d`;
 }
 
+/** The same as a time in the past. */
+export function formatAgo(seconds) {
+  const age = formatAge(seconds);
+  return age === "now" ? age : `${age} ago`;
+}
+
 /** The time of day. */
 export function formatClock(at_s) {
   return CLOCK.format(new Date(1000 * at_s));

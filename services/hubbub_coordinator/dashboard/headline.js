@@ -26,12 +26,14 @@ import { usualWait } from "./lateness.js";
 import { ACTIVE, drawProgress } from "./runs.js";
 
 const FIGURES = [
-  { name: "round", label: "Round", say: sayRound },
   { name: "metric", label: "Score", say: sayMetric },
   { name: "bytes", label: "Sent so far", say: sayBytes },
+  { name: "round", label: "Round", say: sayRound },
   { name: "union", label: "Union |V|", say: sayUnion },
   { name: "time", label: "Time", say: sayTime },
 ];
+
+const ROUND = FIGURES.findIndex(({ name }) => name === "round");
 
 /** Keep title, figures and the waiting line in step with the store. */
 export function mountHeadline(store, { nowS }) {
@@ -44,7 +46,7 @@ export function mountHeadline(store, { nowS }) {
       h("dd", { class: "figure-note" }),
     ),
   );
-  cells[0].append(
+  cells[ROUND].append(
     h(
       "dd",
       { class: "figure-bar" },
@@ -62,7 +64,7 @@ export function mountHeadline(store, { nowS }) {
     if (!detail) return;
     showTitle(detail);
     showFigures(cells, detail, rounds, nowS());
-    drawProgress(cells[0].querySelector(".progress"), detail);
+    drawProgress(cells[ROUND].querySelector(".progress"), detail);
     showWaiting(detail, rounds, nowS());
   });
   store.on(["tick"], ({ detail, rounds }) => {
@@ -169,8 +171,8 @@ function sayUnion(run, rounds) {
 function sayTime(run, _rounds, now_s) {
   if (run.ended_at_s !== null)
     return [[formatDuration(run.ended_at_s - run.began_at_s)], `ended ${formatDay(run.ended_at_s)}`];
+  if (run.state === "paused") return [["paused"], `for ${formatElapsed(now_s - run.paused_since_s)} now`];
   const since = `for ${formatElapsed(now_s - run.began_at_s)} now`;
-  if (run.state === "paused") return [["paused"], since];
   if (run.remaining_s === null) return [[NOTHING], `${since}, no estimate yet`];
   return [
     split(`≈ ${formatAge(Math.max(10, run.remaining_s))}`),

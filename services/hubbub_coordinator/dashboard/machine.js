@@ -24,9 +24,11 @@ export function mountMachine(store) {
     const round = rounds.at(-1);
     const current = machine === "run" ? detail.state : (round?.state ?? "");
     const where = machine === "run" ? "The run" : round ? `Round ${round.round}` : "No round yet";
+    const isBroken = machine === "round" && detail.ended_at_s !== null && round?.ended_at_s === null;
     light(root, current, machine === "round" && current === "collecting" ? round.phase : "");
-    set(root.firstElementChild, { "aria-label": current ? `${where} is ${current}` : where });
-    showMoves(machines[machine], current, where);
+    const verb = isBroken ? "was broken off while" : "is";
+    set(root.firstElementChild, { "aria-label": current ? `${where} ${verb} ${current}` : where });
+    showMoves(isBroken ? [] : machines[machine].transitions, current, `${where} ${verb} `, where);
   });
 }
 
@@ -115,10 +117,10 @@ function light(root, current, phase) {
   }
 }
 
-function showMoves(machine, current, where) {
-  const moves = machine.transitions.filter((move) => move.from === current);
+function showMoves(transitions, current, sentence, where) {
+  const moves = transitions.filter((move) => move.from === current);
   const root = byId("machine-moves");
-  const key = `${where} ${current}`;
+  const key = `${sentence} ${current}`;
   if (root.dataset.key === key) return;
   root.dataset.key = key;
   const events = [...new Set(moves.map((move) => move.event))];
@@ -126,7 +128,7 @@ function showMoves(machine, current, where) {
     h(
       "p",
       {},
-      current ? `${where} is ` : where,
+      current ? sentence : where,
       current ? h("strong", {}, current) : "",
       current && moves.length === 0 ? ", for good." : current ? ". What moves it:" : ".",
     ),

@@ -34,5 +34,6 @@ export function mountManifest(store) {
 
 function say(value) {
   if (value === null) return "none";
+  if (Array.isArray(value)) return value.map((each) => each.name ?? say(each)).join(", ");
   return typeof value === "number" && Number.isInteger(value) ? formatCount(value) : String(value);
 }

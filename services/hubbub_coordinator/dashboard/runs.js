@@ -1,7 +1,7 @@
 // The list of runs.
 
 import { byId, h, reconcile, set, setText, show } from "./dom.js";
-import { formatAge, formatClock, formatDay, formatMetric, isShare, plural, shortId } from "./format.js";
+import { formatAgo, formatClock, formatDay, formatMetric, isShare, plural, shortId } from "./format.js";
 import { stateIcon } from "./icons.js";
 
 export const ACTIVE = ["enrolling", "agreeing", "running", "paused"];
@@ -128,7 +128,7 @@ function sayAge(run, now_s) {
     ? formatDay(since)
     : now_s - since > 43200
       ? formatClock(since)
-      : formatAge(now_s - since);
+      : formatAgo(now_s - since);
 }
 
 function keepOneTabStop(list) {

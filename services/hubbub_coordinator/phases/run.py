@@ -102,6 +102,8 @@ class CoordinatorRun:
     attended: Mapping[PartyId, int] = field(default_factory=dict)
     """The last round that each client certainly took part in."""
     pausing: bool = False
+    paused_since_s: float | None = None
+    """The time since which it is paused; None if it is not."""
     pause_when_void: bool = False
     reason: str = ""
     failed_party: PartyId | None = None
@@ -206,10 +208,14 @@ def await_ready(run: CoordinatorRun, event: PartyReady) -> Step[State, Coordinat
 
 def _pause_or_open_next(run: CoordinatorRun, at_s: float) -> Step[State, CoordinatorRun]:
     if run.pausing:
-        return Step(State.PAUSED, replace(run, pausing=False, reason="an operator paused it"))
+        return _pause(replace(run, pausing=False), "an operator paused it", at_s)
     run = replace(run, round=run.round + 1)
     key = Key("round", run.manifest.run_id, run.round)
     return Step(State.RUNNING, run, (OpenRound(run.round), Tell(key, Began(at_s=at_s))))
+
+
+def _pause(run: CoordinatorRun, reason: str, at_s: float) -> Step[State, CoordinatorRun]:
+    return Step(State.PAUSED, replace(run, reason=reason, paused_since_s=at_s))
 
 
 def stop_agreeing(run: CoordinatorRun, event: DeadlinePassed) -> Step[State, CoordinatorRun]:
@@ -233,7 +239,7 @@ def go_on(run: CoordinatorRun, event: RoundEnded) -> Step[State, CoordinatorRun]
         reason = f"{run.void} rounds were void, the last because {event.reason}"
         if not run.pause_when_void:
             return _end(run, State.FAILED, reason, event.at_s)
-        return Step(State.PAUSED, replace(run, reason=reason))
+        return _pause(run, reason, event.at_s)
     return _pause_or_open_next(run, event.at_s)
 
 
@@ -281,7 +287,8 @@ def note_wish(run: CoordinatorRun, event: PauseRequested | ResumeRequested) -> S
 
 def go_on_again(run: CoordinatorRun, event: ResumeRequested) -> Step[State, CoordinatorRun]:
     """Resume a paused run, with the manifest's whole allowance of void rounds again."""
-    return _pause_or_open_next(replace(run, void_forgiven=run.void, pausing=False, reason=""), event.at_s)
+    run = replace(run, void_forgiven=run.void, pausing=False, paused_since_s=None, reason="")
+    return _pause_or_open_next(run, event.at_s)
 
 
 def give_up(run: CoordinatorRun, event: PartyRefused | PartyBroke) -> Step[State, CoordinatorRun]:
@@ -302,7 +309,7 @@ def cancel(run: CoordinatorRun, event: CancelRequested) -> Step[State, Coordinat
 
 
 def _end(run: CoordinatorRun, state: State, reason: str, at_s: float) -> Step[State, CoordinatorRun]:
-    run = replace(run, reason=reason, ended_at_s=at_s)
+    run = replace(run, reason=reason, ended_at_s=at_s, paused_since_s=None)
     body = RunEnded(outcome=OUTCOMES[state], reason=reason, last_round=run.round)
     tell = tuple(Publish(party, role, body) for party, role in run.parties.items())
     timers = (CancelTimer("proposal"), CancelTimer("agreement"))

@@ -96,6 +96,12 @@ def test_nobody_does_anything_in_a_run_that_stands_still(state: runs.State) -> N
     assert {find_place(state, RUN, last, name, 0.0).state for name in EVERYBODY} == {PartyState.IDLE}
 
 
+def test_who_had_not_delivered_when_its_run_was_cancelled_is_not_said_to_train() -> None:
+    place = find_place(runs.State.CANCELLED, RUN, (State.COLLECTING, OPEN), THREE, 50.0)
+
+    assert (place.state, place.status) == (PartyState.IDLE, "had not delivered union")
+
+
 def test_whose_word_ended_the_run_has_failed_and_says_why() -> None:
     run = replace(RUN, failed_party=TWO, reason=tell_failure(TWO, Code.DISK_FAILED))
 

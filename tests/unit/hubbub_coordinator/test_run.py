@@ -340,9 +340,11 @@ def test_a_run_that_is_paused_before_its_first_round_opens_none_until_it_is_resu
     play.reach(State.PAUSED)
     play.expect(State.PAUSED, CancelTimer("agreement"))
     assert (play.data.round, play.data.pausing) == (0, False)
+    assert (play.data.paused_since_s or 0.0) > play.data.began_at_s
     play.feed(ResumeRequested(at_s=9.0))
     play.expect(State.RUNNING, *opening(1))
     assert (play.data.round, play.data.reason) == (1, "")
+    assert play.data.paused_since_s is None
 
 
 @pytest.mark.parametrize("state", [State.ENROLLING, State.AGREEING], ids=lambda state: state.value)
