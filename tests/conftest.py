@@ -5,6 +5,7 @@ import gc
 import inspect
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
@@ -53,6 +54,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # Or every process that a test starts would compile all sources anew, and pytest itself all tests.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
+    # A shell has its background jobs ignore SIGINT, and so would every process that a test interrupts.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # Files go to the workers in the order below, and not those with the most tests first.
     config.option.loadscopereorder = False
 

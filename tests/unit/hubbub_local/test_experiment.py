@@ -290,7 +290,6 @@ def test_an_interrupt_in_a_notebook_ends_the_run_too() -> None:
 
     # Not asyncio.run, which turns an interrupt into a cancellation; a notebook does not.
     loop = asyncio.new_event_loop()
-    # A shell's background jobs ignore interrupts, and so would Python, if the tests run in one.
     before = signal.signal(signal.SIGINT, take)
     try:
         with closing(loop), pytest.raises(KeyboardInterrupt):

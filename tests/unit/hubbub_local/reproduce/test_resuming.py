@@ -105,13 +105,8 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_it_never_was(undisturbe
 def test_a_run_that_is_stopped_in_a_round_goes_on_there(
     number: signal.Signals, undisturbed: Json, tmp_path: Path, given_up: threading.Event
 ) -> None:
-    # A shell's background jobs ignore Ctrl-C, and so would Python, if the tests run in one.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            reproduce(tmp_path, task=interrupted_in(4, number, given_up))
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(tmp_path, task=interrupted_in(4, number, given_up))
     cut_off = read(tmp_path)
     assert (tmp_path / FOLDER / ".gitignore").read_text("utf-8").endswith("\n*\n")
     tasks = list(tmp_path.glob(f"{FOLDER}/*/runs/*/{RECORD}"))
