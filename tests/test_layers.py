@@ -97,7 +97,7 @@ LAYERS = {
         "msgspec pydantic hubbub.errors hubbub.ids hubbub.parameters hubbub.protocol hubbub.messages"
     ),
     "hubbub.crypto": "numpy cryptography hubbub.errors hubbub.ids hubbub.crypto",
-    "hubbub.transport": "aio_pika aiormq yarl hubbub.errors hubbub.ids hubbub.transport",
+    "hubbub.transport": "aio_pika aiormq python_socks yarl hubbub.errors hubbub.ids hubbub.transport",
     "hubbub.trust": "pydantic hubbub.errors hubbub.ids hubbub.disk hubbub.crypto hubbub.messages hubbub.trust",
     "hubbub.store": "pydantic psycopg hubbub.errors hubbub.ids hubbub.disk hubbub.machine hubbub.store",
     "hubbub.runtime": "pydantic pydantic_settings prometheus_client starlette uvicorn httptools hubbub.errors"
@@ -146,6 +146,7 @@ def test_the_library_imports_no_service_and_a_service_no_other() -> None:
 OWNERS = {
     "aio_pika": ("hubbub.transport.rabbitmq",),
     "aiormq": ("hubbub.transport.rabbitmq",),
+    "python_socks": ("hubbub.transport.proxy",),
     "cryptography": ("hubbub.crypto",),
     "torch": ("hubbub_trainer.learning",),
     "torchvision": ("hubbub_trainer.learning",),

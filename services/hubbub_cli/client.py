@@ -8,7 +8,6 @@ idempotency key, by which the coordinator recognises a repeated request.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import os
 import re
@@ -30,6 +29,7 @@ from pydantic import BaseModel, ValidationError
 from hubbub import __version__
 from hubbub.disk import is_open_to_others
 from hubbub.errors import ConfigurationError, TransportError
+from hubbub.transport.proxy import is_loopback
 
 Json = dict[str, Any]  # A coordinator's answer: JSON's values are of any type.
 
@@ -111,14 +111,6 @@ class Endpoint:
         return urlsplit(self.url).scheme == "https"
 
 
-def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def read_token(path: Path) -> str:
     """Read a token from a file, which only its owner may read."""
     try:
@@ -157,14 +149,21 @@ class Client:
         headers = {"user-agent": f"hubbub/{__version__}"}
         if endpoint.token is not None:
             headers["authorization"] = f"Bearer {endpoint.token}"
-        self._http = httpx.AsyncClient(
-            base_url=endpoint.url,
-            headers=headers,
-            timeout=answer_s,
-            verify=_trust(endpoint),
-            # A proxy from the environment cannot reach this machine's own ports.
-            trust_env=not endpoint.is_local,
-        )
+        try:
+            self._http = httpx.AsyncClient(
+                base_url=endpoint.url,
+                headers=headers,
+                timeout=answer_s,
+                verify=_trust(endpoint),
+                # A proxy from the environment cannot reach this machine's own ports.
+                trust_env=not endpoint.is_local,
+            )
+        except (ValueError, httpx.InvalidURL):
+            # Without the URL, which may hold a password.
+            raise ConfigurationError(
+                "HTTPS_PROXY or ALL_PROXY is no URL of a proxy: write http://proxy:3128 or socks5://proxy:1080, or"
+                " name the coordinator's host in NO_PROXY"
+            ) from None
         self.ahead_s: float | None = None
         """Seconds that the coordinator's clock is ahead of ours, by its last answer; None if not known."""
 
@@ -352,6 +351,11 @@ def _describe_loss(error: httpx.HTTPError, endpoint: Endpoint) -> str:
             f"there is no TLS with {where} ({trouble.reason}): if it has none, write http:// in --url (HUBBUB_URL)"
         )
     match error:
+        case httpx.ProxyError():
+            return (
+                f"the proxy on the way to {endpoint.url} does not let us through ({error}): check HTTPS_PROXY and"
+                " ALL_PROXY, and ask the proxy's operator; or name the coordinator's host in NO_PROXY"
+            )
         case httpx.ConnectError():
             return f"nobody answers at {endpoint.url}: check that the coordinator runs, and --url (HUBBUB_URL)"
         case httpx.TimeoutException():

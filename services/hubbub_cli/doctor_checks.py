@@ -21,14 +21,23 @@ from pathlib import Path
 
 from hubbub import __version__
 from hubbub.disk import is_open_to_others
-from hubbub.errors import BrokerUnreachable, ConfigurationError, DataError, HubbubError, TransportError
+from hubbub.errors import (
+    BrokerUnreachable,
+    ConfigurationError,
+    DataError,
+    HubbubError,
+    ProxyRefused,
+    ProxyUnreachable,
+    TransportError,
+)
 from hubbub.ids import Role
 from hubbub.transport.access import Access, Login, Tls
+from hubbub.transport.proxy import is_loopback
 from hubbub.transport.rabbitmq import RabbitMqTransport, try_rights
 from hubbub.transport.topology import find_duties, find_taboos, received_from, topology_for
 from hubbub.trust.identity import Identity, read_identity
 from hubbub.trust.roster import Roster, find_conflicts, read_roster, show_fingerprint
-from hubbub_cli.client import Client, CoordinatorFailed, CoordinatorRefused, Endpoint, is_loopback, read_token
+from hubbub_cli.client import Client, CoordinatorFailed, CoordinatorRefused, Endpoint, read_token
 from hubbub_cli.doctor_target import DoctorTarget, Findings, check_settings
 from hubbub_cli.formatting import show_bytes
 from hubbub_cli.policy import policy_model_for
@@ -252,11 +261,18 @@ def check_broker(target: DoctorTarget, identity: Identity | None, roster: Roster
         cert_file=target.path("amqp_cert_file"),
         key_file=target.path("amqp_key_file"),
     )
+    proxy = target.settings.get("proxy")
     try:
-        access = Access(url, login, tls)
-        asyncio.run(_log_in(url, identity, login, tls))
+        access = Access(url, login, tls, proxy)
+        asyncio.run(_log_in(url, identity, login, tls, proxy))
     except ConfigurationError as error:
-        found.fail("broker", str(error), f"correct {target.variable('amqp_url')}, or the TLS files")
+        mend = f"correct {target.variable('amqp_url')}, {target.variable('proxy')}, or the TLS files"
+        found.fail("broker", str(error), mend)
+        return
+    except (ProxyUnreachable, ProxyRefused) as error:
+        source = f"{target.variable('proxy')}, or HTTPS_PROXY, ALL_PROXY and NO_PROXY"
+        found.fail("proxy", str(error), f"correct {source}; if they are right, ask the proxy's operator")
+        found.skip("broker", "the proxy on the way there does not let us through")
         return
     except BrokerUnreachable as error:
         found.fail("broker", str(error), f"start it, or correct {target.variable('amqp_url')}")
@@ -265,21 +281,22 @@ def check_broker(target: DoctorTarget, identity: Identity | None, roster: Roster
         mend = f"have its operator load what {BROKER_CONFIG} writes, and compare login and certificates"
         found.fail("broker", str(error), mend)
         return
-    over = "TLS" if access.context is not None else "no TLS"
+    over = ("TLS" if access.context is not None else "no TLS") + access.way
     queues = ", ".join(received_from(identity.name, identity.role))
     found.ok("broker", f"{access.where} lets {access.user} in, over {over}; its queues are there: {queues}")
     if access.context is None and not all(is_loopback(entrance.host) for entrance in access.entrances):
         found.warn("broker", "the password crosses the network in the clear", "have TLS there, and write amqps://")
-    _check_rights(url, identity, roster, login, tls, found)
+    _check_rights(url, identity, roster, login, tls, proxy, found)
 
 
-async def _log_in(url: str, identity: Identity, login: Login, tls: Tls) -> None:
+async def _log_in(url: str, identity: Identity, login: Login, tls: Tls, proxy: str | None) -> None:
     transport = RabbitMqTransport(
         url,
         topology_for(identity.name, identity.role),
         connection_name=f"hubbub doctor {identity.name}",
         login=login,
         tls=tls,
+        proxy=proxy,
         connect_timeout_s=CONNECT_S,
     )
     async with transport:
@@ -287,14 +304,21 @@ async def _log_in(url: str, identity: Identity, login: Login, tls: Tls) -> None:
 
 
 def _check_rights(
-    url: str, identity: Identity, roster: Roster | None, login: Login, tls: Tls, found: Findings
+    url: str,
+    identity: Identity,
+    roster: Roster | None,
+    login: Login,
+    tls: Tls,
+    proxy: str | None,
+    found: Findings,
 ) -> None:
     """Try the actions that this party must be allowed, and those that it must not."""
     others = [party.name for party in roster.parties] if roster is not None else []
     duties = find_duties(identity.name, identity.role)
     taboos = find_taboos(identity.name, identity.role, others)
     try:
-        allowed = asyncio.run(try_rights(url, (*duties, *taboos), login=login, tls=tls, timeout_s=CONNECT_S))
+        trying = try_rights(url, (*duties, *taboos), login=login, tls=tls, proxy=proxy, timeout_s=CONNECT_S)
+        allowed = asyncio.run(trying)
     except TransportError as error:
         found.fail("rights", str(error), "look at the broker's log, and try again")
         return

@@ -15,7 +15,9 @@
     │       └── StorageDamaged      a stored file is gone, or does not hold what was written
     └── TransportError
         ├── BrokerUnreachable   nobody answers at the broker's address
+        │   └── ProxyUnreachable    nor does the proxy on the way there
         ├── BrokerRefused       the broker answers and says no: credentials, permissions, a missing queue
+        │   └── ProxyRefused        the proxy on the way there says no: a login, a host or port that it forbids
         └── Unroutable          a message was published that no queue takes
 
 Catch by class, never by text. A `PeerError` is counted and dead-lettered, and the service goes on. A
@@ -204,6 +206,14 @@ class BrokerUnreachable(TransportError):
 
 class BrokerRefused(TransportError):
     """The broker answers and says no."""
+
+
+class ProxyUnreachable(BrokerUnreachable):
+    """Nobody answers at the address of the proxy."""
+
+
+class ProxyRefused(BrokerRefused):
+    """The proxy on the way to the broker answers and says no."""
 
 
 class Unroutable(TransportError):

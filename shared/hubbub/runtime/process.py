@@ -134,6 +134,7 @@ async def _serve(settings: S, identity: Identity, roster: Roster, serve: Serve[S
         connection_name=f"hubbub {identity.name}",
         login=Login(identity.name, identity.broker_password),
         tls=Tls(ca_file=settings.amqp_ca_file, cert_file=settings.amqp_cert_file, key_file=settings.amqp_key_file),
+        proxy=settings.proxy.get_secret_value() if settings.proxy else None,
     )
     party = Party(identity, roster, transport)
     async with AsyncExitStack() as stack:

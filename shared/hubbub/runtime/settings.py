@@ -59,6 +59,10 @@ class ServiceSettings(BaseSettings):
     """This party's certificate, if the broker asks for one."""
     amqp_key_file: Path | None = None
     """The key to this party's certificate, not encrypted."""
+    proxy: SecretStr | None = None
+    """Proxy on the way to the broker: http://host:port or socks5://host:port, with user:password@ before the host
+    if it asks for a login. If not set, the variables HTTPS_PROXY, ALL_PROXY and NO_PROXY are looked at, except for
+    a broker on this machine."""
     folder: Path
     """Folder for the state that must survive a restart."""
     new_state: bool = False

@@ -1,4 +1,4 @@
-"""Access to the broker: its addresses, a login, and TLS, optionally with a client certificate.
+"""Access to the broker: its addresses, a proxy, a login, and TLS, optionally with a client certificate.
 
 A broker of several nodes has several addresses, any of which will do. Over `amqps://` the broker's certificate is
 always verified, its host name included, and nothing switches that off. TLS libraries and brokers are terse about
@@ -22,6 +22,7 @@ from yarl import URL
 
 from hubbub.errors import ConfigurationError
 from hubbub.transport.definitions import DEFAULT_USER
+from hubbub.transport.proxy import Proxy, Streams, find_proxy
 
 _DEFAULT_PORTS: Mapping[str, int] = MappingProxyType({"amqp": 5672, "amqps": 5671})
 # A URL that could carry these could also turn verification off.
@@ -72,11 +73,18 @@ class Entrance:
     host: str
     port: int
     context: ssl.SSLContext | None = field(default=None, repr=False)
+    proxy: Proxy | None = None
 
     @property
     def where(self) -> str:
         """Host and port, for messages."""
         return f"{self.host}:{self.port}"
+
+    async def open(self, context: ssl.SSLContext | None) -> Streams:
+        """Open a connection, through the proxy if there is one, with TLS if there is a context."""
+        if self.proxy is not None:
+            return await self.proxy.open(self.host, self.port, context)
+        return Streams(*await asyncio.open_connection(self.host, self.port, ssl=context))
 
     def describe(self, error: BaseException) -> str | None:
         """Return what was wrong if TLS is why there is no connection, or None."""
@@ -90,7 +98,7 @@ class Entrance:
         """
         trouble: str | None = None
         try:
-            await _shake_hands(self.host, self.port, self.context or ssl.create_default_context())
+            await _shake_hands(self, self.context or ssl.create_default_context())
         except OSError as error:
             if not _is_objection(error):
                 return None
@@ -101,19 +109,24 @@ class Entrance:
 
 
 class Access:
-    """Addresses of the broker, the login and the TLS context.
+    """Addresses of the broker, the proxy on the way there, the login and the TLS context.
 
     Several URLs are separated by commas. They name the nodes of one broker, so they have to agree on all but host
-    and port.
+    and port. Without the URL of a proxy, the usual environment variables are asked for each host.
     """
 
-    def __init__(self, urls: str, login: Login | None = None, tls: Tls | None = None) -> None:
+    def __init__(
+        self, urls: str, login: Login | None = None, tls: Tls | None = None, proxy: str | None = None
+    ) -> None:
         entrances = _read_urls(urls)
         self.context = _make_context(entrances[0].url.scheme, tls or Tls())
         if login is not None and entrances[0].url.user is None:
             user, password = login.user, login.password
             entrances = [replace(each, url=each.url.with_user(user).with_password(password)) for each in entrances]
-        self.entrances = tuple(replace(each, context=self.context) for each in entrances)
+        self.entrances = tuple(
+            replace(each, context=self.context, proxy=find_proxy(proxy, each.url.scheme, each.host))
+            for each in entrances
+        )
 
     def __repr__(self) -> str:
         # The URLs hold a password.
@@ -123,6 +136,12 @@ class Access:
     def where(self) -> str:
         """All hosts and ports, for messages."""
         return ", ".join(entrance.where for entrance in self.entrances)
+
+    @property
+    def way(self) -> str:
+        """The proxies on the way, for messages; empty if there is none."""
+        proxies = dict.fromkeys(each.proxy.where for each in self.entrances if each.proxy is not None)
+        return f" through the proxy at {', '.join(proxies)}" if proxies else ""
 
     @property
     def user(self) -> str:
@@ -137,10 +156,10 @@ def _is_objection(error: BaseException | None) -> TypeGuard[ssl.SSLError]:
     return isinstance(error, ssl.SSLError) and not isinstance(error, lost)
 
 
-async def _shake_hands(host: str, port: int, context: ssl.SSLContext) -> None:
+async def _shake_hands(entrance: Entrance, context: ssl.SSLContext) -> None:
     """Begin TLS and send nothing; raise an objection of either side."""
     async with asyncio.timeout(_OBJECTION_S):
-        reader, writer = await asyncio.open_connection(host, port, ssl=context)
+        reader, writer = await entrance.open(context)
     try:
         # A broker without an objection waits for us.
         with suppress(TimeoutError):

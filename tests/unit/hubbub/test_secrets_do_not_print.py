@@ -34,6 +34,7 @@ from hubbub.strategies.base import ClientInput, Conclusion, Release
 from hubbub.strategies.registry import STRATEGIES
 from hubbub.transport.access import Access, Login
 from hubbub.transport.base import DeadLetter, Delivery
+from hubbub.transport.proxy import read_proxy
 from hubbub.trust.identity import Identity, _PrivateFile
 from hubbub.trust.seals import RunSeals, TagCoefficients
 from hubbub_coordinator.api.access import Tokens
@@ -154,6 +155,7 @@ HOLDERS: dict[str, Callable[[], object]] = {
         identity=Path("me.identity.json"),
         roster=Path("roster.json"),
         amqp_url=SecretStr(f"amqp://client-1:{WORD}@broker/"),
+        proxy=SecretStr(f"http://client-1:{WORD}@proxy:3128"),
         folder=Path("data"),
     ),
     "Identity": identity,
@@ -162,7 +164,10 @@ HOLDERS: dict[str, Callable[[], object]] = {
     "Party": lambda: Party(identity(), roster_of(MANIFEST), Mock()),
     "Parties": lambda: Parties(roster_of(MANIFEST), {PartyId("client-1"): identity()}),
     "Login": lambda: Login("client-1", WORD),
-    "Access": lambda: Access("amqp://broker/", Login("client-1", WORD)),
+    "Access": lambda: Access(
+        "amqp://broker/", Login("client-1", WORD), proxy=f"http://client-1:{WORD}@proxy:3128"
+    ),
+    "Proxy": lambda: read_proxy(f"http://client-1:{WORD}@proxy:3128", "the proxy's URL"),
     "RunSeals": run_seals,
     "Vault": vault,
     "Tokens": lambda: Tokens(read=f"read-{WORD}", change=f"change-{WORD}"),

@@ -134,6 +134,26 @@ async def test_something_else_at_the_address_is_told() -> None:
 # TLS -------------------------------------------------------------------------------------------------------
 
 
+async def test_a_proxy_that_refuses_or_is_none_is_told_without_its_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
+        writer.close()
+
+    async with listening(refuse) as port:
+        monkeypatch.setenv("https_proxy", f"http://anna:sesame@127.0.0.1:{port}")
+        async with Client(door_to("https://coordinator.example:8750")) as client:
+            with pytest.raises(CoordinatorUnreachable, match=r"the proxy on the way .*407.*NO_PROXY") as refused:
+                await client.get(RUNS)
+    monkeypatch.setenv("https_proxy", "socks4://anna:sesame@127.0.0.1:1")
+    with pytest.raises(ConfigurationError, match="HTTPS_PROXY or ALL_PROXY is no URL of a proxy") as wrong:
+        Client(door_to("https://coordinator.example:8750"))
+
+    assert "sesame" not in f"{refused.value} {wrong.value}"
+
+
 @asynccontextmanager
 async def tls_port(live: LiveCoordinator, authority: Authority) -> AsyncIterator[int]:
     files = authority.certify_server("localhost")

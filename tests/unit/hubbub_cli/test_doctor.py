@@ -18,6 +18,7 @@ from support.doctor_scene import ADA, ALAN, ANNA, BERT, CORA, ROLES, client_opti
 from support.live_coordinator import LiveCoordinator
 from support.party_files import PartyFiles, write_party_files, write_policy
 from support.private_node import PrivateNode
+from support.proxies import PASSWORD, TinyProxy
 
 # On this machine -------------------------------------------------------------------------------------------
 
@@ -242,6 +243,27 @@ def test_a_login_that_the_broker_does_not_know(site: Site, hubbub: Hubbub, files
 
     assert "refuses user 'anna'" in find(ended, "broker")["what"]
     assert files.parties.identities[ANNA].broker_password not in ended.out
+
+
+@pytest.mark.broker
+def test_a_proxy_that_refuses_is_told_from_a_broker_that_refuses(
+    site: Site, hubbub: Hubbub, files: PartyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stranger = (*site.options(ANNA), "--identity", files.identity(ANNA))
+
+    with TinyProxy(site.node.port) as proxy:
+        monkeypatch.setenv("HUBBUB_TRAINER_PROXY", proxy.url)
+        well, by_broker = (hubbub("doctor", *options, "--json") for options in (site.options(ANNA), stranger))
+        monkeypatch.setenv("HUBBUB_TRAINER_PROXY", proxy.url.replace(PASSWORD, "sesame"))
+        by_proxy = hubbub("doctor", *site.options(ANNA), "--json")
+
+    assert f"through the proxy at {proxy.where}" in find(well, "broker", "ok")["what"]
+    assert verdicts(well)["rights"] == "ok"
+    assert "refuses user 'anna'" in find(by_broker, "broker")["what"]
+    assert f"the proxy at {proxy.where} does not let us in" in find(by_proxy, "proxy")["what"]
+    assert "HUBBUB_TRAINER_PROXY" in find(by_proxy, "proxy")["mend"]
+    assert verdicts(by_proxy)["broker"] == "skipped"
+    assert not [word for word in (PASSWORD, "sesame") if word in well.out + by_broker.out + by_proxy.out]
 
 
 @pytest.mark.broker

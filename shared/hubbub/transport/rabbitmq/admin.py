@@ -80,10 +80,11 @@ async def try_rights(
     *,
     login: Login | None = None,
     tls: Tls | None = None,
+    proxy: str | None = None,
     timeout_s: float = 15,
 ) -> dict[Attempt, bool]:
     """Attempt each deed over a channel of its own, and say which of them the broker lets this user do."""
-    access = Access(url, login, tls)
+    access = Access(url, login, tls, proxy)
     connection = await Connector(access, "hubbub, trying rights", timeout_s=timeout_s).connect()
     try:
         return {attempt: await _is_allowed(access, connection, attempt) for attempt in attempts}

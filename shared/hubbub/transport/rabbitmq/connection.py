@@ -4,6 +4,7 @@ Traps of aio-pika that are met here:
 
 - A peer that falls silent makes whatever waits raise `CancelledError` though nobody cancelled, and whatever waits
   for a write to leave a plain `Exception` without a word: `loss_as_connection_error` tells these from others.
+- Only a class derived from its `Connection` can say how a stream is opened, which a proxy needs.
 - Nobody is told that the broker has blocked a connection, and all goes on being sent: `Link.is_blocked` finds out.
 """
 
@@ -13,15 +14,19 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import aio_pika
 from aio_pika import exceptions as amqp
-from aio_pika.abc import AbstractChannel, AbstractConnection
+from aio_pika.abc import AbstractChannel, AbstractConnection, ConnectionParameter
+from aiormq.connection import TransportFactory
 from aiormq.exceptions import ChannelAccessRefused
+from yarl import URL
 
 from hubbub.errors import BrokerRefused, BrokerUnreachable
 from hubbub.transport.access import Access, Entrance
+from hubbub.transport.proxy import Streams
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +45,28 @@ _LOGIN_REFUSED = (amqp.AuthenticationError, amqp.ProbableAuthenticationError, am
 _BROKEN_OFF = (ConnectionResetError, asyncio.IncompleteReadError)
 
 
+@dataclass(frozen=True, slots=True)
+class _Opener(TransportFactory):
+    """Opens the stream of a connection as its entrance says: through the proxy, if there is one."""
+
+    entrance: Entrance
+
+    async def create(self, url: URL, **kwargs: Any) -> Streams:  # noqa: ARG002  (aiormq's signature.)
+        try:
+            return await self.entrance.open(self.entrance.context)
+        except OSError as error:
+            raise amqp.AMQPConnectionError(*error.args) from error
+
+
+class _Connection(aio_pika.Connection):
+    """Connection that takes a factory of streams, and passes it on to aiormq."""
+
+    PARAMETERS = (
+        *aio_pika.Connection.PARAMETERS,
+        ConnectionParameter(name="transport_factory", parser=lambda given: given, is_kwarg=True),
+    )
+
+
 @dataclass(slots=True)
 class Connector:
     """Makes connections, each of which has passed `check` if there is one, at the broker's addresses in turn."""
@@ -53,6 +80,8 @@ class Connector:
     turn: int = 0
     reconnects: int = 0
     """The number of times that a connection of its making was replaced by another."""
+    _told: BrokerUnreachable | None = field(default=None, init=False)
+    """The last word of a proxy that found no way to the broker, or was away itself."""
 
     @property
     def entrance(self) -> Entrance:
@@ -69,9 +98,12 @@ class Connector:
             async with asyncio.timeout(self.timeout_s):
                 return await self.connect_at_last()
         except TimeoutError as error:
+            if self._told is not None:
+                raise self._told from error
             raise BrokerUnreachable(
-                f"no RabbitMQ answers at {self.access.where} (tried for {self.timeout_s:g} s). Check that the"
-                " broker runs, that host and port in its URL are right, and that no firewall is in between."
+                f"no RabbitMQ answers at {self.access.where}{self.access.way} (tried for {self.timeout_s:g} s)."
+                " Check that the broker runs, that host and port in its URL are right, and that no firewall is in"
+                " between."
             ) from error
 
     async def connect_at_last(self) -> AbstractConnection:
@@ -83,7 +115,11 @@ class Connector:
                     return await self._connect_once(self.entrance)
                 except BrokerRefused as error:
                     refusals.append(error)
+                except BrokerUnreachable as error:
+                    self._told = error
+                    log.debug("no connection to %s: %s", self.entrance.where, error)
                 except LOST as error:
+                    self._told = None
                     log.debug("no connection to %s: %s", self.entrance.where, type(error).__name__)
                 self.move_on()
             if refusals:
@@ -91,9 +127,9 @@ class Connector:
             await asyncio.sleep(self.interval_s)
 
     async def _connect_once(self, entrance: Entrance) -> AbstractConnection:
-        connection = aio_pika.Connection(
+        connection = _Connection(
             entrance.url.update_query(heartbeat=self.heartbeat_s),
-            ssl_context=entrance.context,
+            transport_factory=_Opener(entrance),
             client_properties={"connection_name": self.connection_name},
         )
         try:

@@ -43,6 +43,7 @@ class RabbitMqTransport(Transport):
         connection_name: str = "hubbub",
         login: Login | None = None,
         tls: Tls | None = None,
+        proxy: str | None = None,
         heartbeat_s: int = 10,
         connect_timeout_s: float = 15.0,
         publish_timeout_s: float = 60.0,
@@ -50,7 +51,7 @@ class RabbitMqTransport(Transport):
         reconnect_interval_s: float = 1.0,
         retry_pause: RetryPause | None = None,
     ) -> None:
-        self._access = Access(url, login, tls)
+        self._access = Access(url, login, tls, proxy)
         self._topology = topology
         self._connection_name = connection_name
         self._sender, self._receiver = (

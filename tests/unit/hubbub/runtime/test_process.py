@@ -152,14 +152,17 @@ class Connected:
     connection_name: str
     login: Login
     tls: Tls
+    proxy: str | None = None
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, broker: MemoryBroker) -> list[Connected]:
     """Put another transport in the place of the real one, which the integration tests try."""
     made: list[Connected] = []
 
-    def connect(url: str, topology: Topology, *, connection_name: str, login: Login, tls: Tls) -> Transport:
-        made.append(Connected(url, connection_name, login, tls))
+    def connect(
+        url: str, topology: Topology, *, connection_name: str, login: Login, tls: Tls, proxy: str | None
+    ) -> Transport:
+        made.append(Connected(url, connection_name, login, tls, proxy))
         return MemoryTransport(broker, topology)
 
     monkeypatch.setattr(process, "RabbitMqTransport", connect)
@@ -213,17 +216,20 @@ def test_a_signal_stops_service_and_transport(monkeypatch: pytest.MonkeyPatch, n
     assert broker.waiting_in(inbox(PartyId("client-1"))) == 0
 
 
-def test_the_broker_is_asked_as_this_identity_and_with_these_tls_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_broker_is_asked_as_this_identity_through_this_proxy_and_with_these_tls_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made = pretend(monkeypatch, MemoryBroker())
     assert start(do_nothing) == 0
     for name in ("CA", "CERT", "KEY"):
         monkeypatch.setenv(f"{PREFIX}AMQP_{name}_FILE", f"/tls/{name}")
+    monkeypatch.setenv(f"{PREFIX}PROXY", "http://anna:sesame@proxy:3128")
     assert start(do_nothing) == 0
 
     login = Login("client-1", ME.broker_password)
     plain = Connected("amqp://client-1:open-sesame@broker/", "hubbub client-1", login, Tls())
     tls = Tls(ca_file=Path("/tls/CA"), cert_file=Path("/tls/CERT"), key_file=Path("/tls/KEY"))
-    assert made == [plain, replace(plain, tls=tls)]
+    assert made == [plain, replace(plain, tls=tls, proxy="http://anna:sesame@proxy:3128")]
 
 
 # Health and metrics ------------------------------------------------------------------------------------------
