@@ -107,3 +107,13 @@ def test_the_documents_speak_of_no_other_values_files() -> None:
     }
 
     assert named == {(release.chart, release.values) for release in RELEASES}
+
+
+def test_with_a_proxy_its_port_is_open_and_that_of_the_broker_is_not() -> None:
+    release = next(each for each in RELEASES if each.values == "client-org")
+    manifests = render(release, "--set", "broker.proxy=http://proxy.example:3128")
+    policies, [trainer] = of_kind(manifests, "NetworkPolicy"), pods(manifests)
+
+    passed = [port for port in (3128, 5671) if allows(policies, trainer, OUTSIDE_BROKER[0], Gate("TCP", port))]
+
+    assert passed == [3128]

@@ -23,6 +23,7 @@ DIGEST = "0" * 64
 FURTHER = (
     *("--set", "aggregators[0].clientCertificate=true", "--set", "trainers[0].clientCertificate=true"),
     *("--set", "coordinator.clientCertificate=true", "--set", "trainers[0].settingsFile=true"),
+    *("--set", "broker.proxy=http://proxy.example:3128"),
 )
 """Options that no values file turns on."""
 CASES = [*((release, ()) for release in PARTIES), (PARTIES[0], FURTHER)]
@@ -150,8 +151,9 @@ def test_no_secret_is_in_an_environment_variable(found: list[tuple[str, Manifest
 
         variables = environment(container)
 
-        assert secret & variables.keys() == {f"{prefix}AMQP_URL"}
-        assert "@" not in variables[f"{prefix}AMQP_URL"]
+        urls = secret & variables.keys()
+        assert {f"{prefix}AMQP_URL"} <= urls <= {f"{prefix}AMQP_URL", f"{prefix}PROXY"}
+        assert not [name for name in urls if "@" in variables[name]]
         assert "envFrom" not in container
         assert all("valueFrom" not in variable for variable in container["env"])
 

@@ -33,6 +33,7 @@ REFUSED = [
     (CLINIC, "broker.urls=null", "broker: urls is required"),
     (CLINIC, "broker.urls[0]=amqps://clinic-a:hush@broker.example/", "broker.urls.0: Does not match pattern"),
     (CLINIC, "broker.urls[0]=amqp://broker.example/", "write amqps://"),
+    (CLINIC, "broker.proxy=http://clinic-a:hush@proxy:3128", "broker.proxy: Does not match pattern"),
     (CLINIC, "roster.content=", "the roster is missing: --set-file roster.content=roster.json"),
     (CLINIC, "networkPolicy.broker.cidrs=null", "networkPolicy.broker is missing: say where the broker is"),
     (

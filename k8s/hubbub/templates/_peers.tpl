@@ -16,10 +16,14 @@ empty list would be everybody. */}}
 {{- if or .cidrs .namespaceLabels .podLabels }}yes{{ end -}}
 {{- end -}}
 
-{{/* The ports in the broker's URLs, each once. */}}
+{{/* The ports in the broker's URLs, each once; with a proxy on the way, the proxy's. */}}
 {{- define "hubbub.brokerPorts" -}}
 {{- $ports := list -}}
-{{- range .Values.broker.urls -}}
+{{- $urls := .Values.broker.urls -}}
+{{- if .Values.broker.proxy -}}
+{{- $urls = list .Values.broker.proxy -}}
+{{- end -}}
+{{- range $urls -}}
 {{- $found := regexFind ":[0-9]+$" (urlParse .).host | trimPrefix ":" -}}
 {{- $ports = append $ports ($found | default (ternary "5671" "5672" (hasPrefix "amqps://" .))) -}}
 {{- end -}}

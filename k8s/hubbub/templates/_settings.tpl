@@ -5,6 +5,9 @@
 - {name: {{ $prefix }}_IDENTITY, value: /run/hubbub/identity.json}
 - {name: {{ $prefix }}_ROSTER, value: /etc/hubbub/roster.json}
 - {name: {{ $prefix }}_AMQP_URL, value: {{ join "," $values.broker.urls | quote }}}
+{{- if $values.broker.proxy }}
+- {name: {{ $prefix }}_PROXY, value: {{ $values.broker.proxy | quote }}}
+{{- end }}
 - {name: {{ $prefix }}_FOLDER, value: /var/lib/hubbub}
 {{- if $values.newState }}
 - {name: {{ $prefix }}_NEW_STATE, value: "true"}
