@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from hubbub_cli.rabbitmq_node import find_scripts
 from support.aio import bounded
 from support.broker import NoBrokerError, find_broker
-from support.private_node import PrivateNode, server_scripts
+from support.private_node import PrivateNode
 
 # A test says what comes out, not how fast: a machine with much else to do is no failure.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -104,10 +105,10 @@ def amqp_url() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def rabbitmq_server(request: pytest.FixtureRequest) -> None:
     """A rabbitmq-server that nodes can be started from."""
-    if server_scripts() is None:
+    if find_scripts() is None:
         # Fails with what to do if there is no broker at all; may install one.
         request.getfixturevalue("amqp_url")
-    if server_scripts() is None:
+    if find_scripts() is None:
         pytest.skip("this takes a broker of our own, and no rabbitmq-server is installed")
 
 

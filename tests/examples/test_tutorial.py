@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hubbub_cli.rabbitmq_node import find_free_ports
 from support.private_node import PrivateNode
-from support.private_server import find_free_ports
 from support.program import run_program
 from support.thorough import only_thorough
 

@@ -15,10 +15,11 @@ from hubbub.transport.access import Login, Tls
 from hubbub.transport.definitions import DEFAULT_USER, BrokerUser, make_definitions
 from hubbub.transport.rabbitmq import RabbitMqTransport
 from hubbub.transport.topology import inbox, topology_for
+from hubbub_cli.rabbitmq_node import answers_amqp
 from support.certificates import Authority
 from support.chart import BROKERS, of_kind, render
 from support.party_files import PartyFiles, write_party_files
-from support.private_node import PrivateNode, answers_amqp, listens
+from support.private_node import PrivateNode, listens
 
 pytestmark = pytest.mark.broker
 

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 
 from hubbub.transport.rabbitmq import declare_topology, remove_topology
 from hubbub.transport.topology import Topology
+from hubbub_cli.rabbitmq_node import answers_amqp, find_scripts
 from support import debian
 from support.debian import UnavailableError
 from support.patience import HANG_S
-from support.private_node import PrivateNode, answers_amqp, server_scripts
+from support.private_node import PrivateNode
 
 if TYPE_CHECKING:
     from testcontainers.core.container import DockerContainer
@@ -115,7 +116,7 @@ def _start_container() -> tuple[DockerContainer | None, str]:
 
 
 def from_installed_server() -> Broker:
-    if server_scripts() is None:
+    if find_scripts() is None:
         raise UnavailableError("rabbitmq-server is not installed")
     node = PrivateNode()
     try:

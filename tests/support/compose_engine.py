@@ -13,13 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+from hubbub_cli.rabbitmq_node import find_scripts
 from support import container_root
 from support.compose_file import ROOT, Mount, Service
 from support.container_network import Networks
 from support.container_root import HOST, Container
 from support.dockerfile import read_targets
 from support.patience import HANG_S
-from support.private_node import server_scripts
 from support.processes import wait_until
 from support.program import Done, run_program
 
@@ -36,7 +36,7 @@ def image_environment(service: Service) -> dict[str, str]:
     """The image's variables, and those that find here what would be in it."""
     if service.target is None:
         # As RabbitMQ's own image: any user may run it, and signals reach the node.
-        return {"PATH": f"{server_scripts()}:{_PATH}", "LANG": "C.UTF-8", "RUNNING_UNDER_SYSTEMD": "true"}
+        return {"PATH": f"{find_scripts()}:{_PATH}", "LANG": "C.UTF-8", "RUNNING_UNDER_SYSTEMD": "true"}
     of_image = read_targets()[service.target].environment
     return {
         "HOME": "/tmp",  # noqa: S108  (The user's home in the image.)

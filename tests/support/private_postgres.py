@@ -12,8 +12,9 @@ from pathlib import Path
 
 import psycopg
 
+from hubbub_cli.rabbitmq_node import find_free_ports
 from support.patience import HANG_S
-from support.private_server import PrivateServer, find_free_ports
+from support.private_server import PrivateServer
 
 _DEBIAN_PROGRAMS = Path("/usr/lib/postgresql")
 

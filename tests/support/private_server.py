@@ -7,7 +7,6 @@ kills the server and removes its folder.
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -32,15 +31,6 @@ for pid in pids:
         pass
 shutil.rmtree(sys.argv[1], ignore_errors=True)
 """
-
-
-def find_free_ports(count: int) -> list[int]:
-    """Find ports that nobody listens on; all are held until the last is found, so that they differ."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(server.getsockname()[1]) for server in sockets]
-    for server in sockets:
-        server.close()
-    return ports
 
 
 class PrivateServer(ABC):

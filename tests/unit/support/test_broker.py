@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from hubbub_cli.rabbitmq_node import answers_amqp
 from support import broker
 from support.broker import Broker, NoBrokerError, find_broker
 from support.debian import UnavailableError
-from support.private_node import answers_amqp
 
 
 def missing() -> Broker:
@@ -28,7 +28,7 @@ def test_nothing_is_assumed_on_the_usual_port_and_the_error_says_what_to_do(
 ) -> None:
     monkeypatch.delenv("HUBBUB_TEST_AMQP_URL", raising=False)
     monkeypatch.setattr(broker, "_start_container", lambda: (None, "no daemon"))
-    monkeypatch.setattr(broker, "server_scripts", lambda: None)
+    monkeypatch.setattr(broker, "find_scripts", lambda: None)
     monkeypatch.setattr("shutil.which", lambda _: None)
     monkeypatch.setattr("socket.create_connection", lambda *_: pytest.fail("connected somewhere"))
 
