@@ -57,16 +57,21 @@ News = EventView | Lost | Back
 
 def watch_run(endpoint: Endpoint, run: str, *, as_json: bool) -> int:
     """Show a run until it ends, and return the exit code."""
-    console = Console()
-    is_picture = console.is_terminal and not as_json
-    show = partial(_show_picture, console=console) if is_picture else partial(_show_lines, as_json=as_json)
     try:
-        state = ask(endpoint, lambda client: show(client, run))
+        state = show_run(endpoint, run, as_json=as_json)
     except KeyboardInterrupt:
         short = run[:SHOWN_DIGITS]
         sys.stderr.write(f"\nThe run goes on. `hubbub run watch {short}` shows it again.\n")
         return EXIT_INTERRUPTED
     return EXIT_COMPLETED if state == "completed" else EXIT_NOT_COMPLETED
+
+
+def show_run(endpoint: Endpoint, run: str, *, as_json: bool) -> str:
+    """Show a run until it ends, and return the state in which it did."""
+    console = Console()
+    is_picture = console.is_terminal and not as_json
+    show = partial(_show_picture, console=console) if is_picture else partial(_show_lines, as_json=as_json)
+    return ask(endpoint, lambda client: show(client, run))
 
 
 async def follow(client: Client, run: str, last_id: int) -> AsyncIterator[News]:

@@ -90,6 +90,8 @@ PRINTS_NO_DATA = {
     *("manifest new", "run export"),
     # It writes `results.json` into its folder.
     "reproduce",
+    # They start and end processes, of which `federation status` tells.
+    *("federation up", "federation down"),
     # They write a file, or ask before they do.
     *("policy init", "policy approve", "roster broker-config", "model export", "ledger allow", "new"),
     "run forget",
