@@ -10,13 +10,14 @@ import asyncio
 import gzip
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from http import HTTPStatus
 from importlib.util import find_spec
 from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
+from starlette.background import BackgroundTask
 
 from hubbub_coordinator.api.access import ASSETS_FOLDER, DOCS_PATH, ICON_PATH, PAGE_PATH
 from hubbub_coordinator.api.problems import NoPage
@@ -42,6 +43,8 @@ MEDIA_TYPES = {
 }
 PACKED = frozenset({".css", ".html", ".js", ".json", ".svg"})
 GZIP_LEVEL = 6
+CHARTS = "plotly.min.js"
+KEPT_FOR_EVER = "public, max-age=31536000, immutable"
 MOST_CACHED = 128
 """More than there are files; a file that changes takes a place for each of its versions."""
 MISSING_EXTRA = (
@@ -49,22 +52,38 @@ MISSING_EXTRA = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Content:
     """Content of a file as it is sent."""
 
+    # No slots, because `packed` is cached.
+
     plain: bytes
-    packed: bytes | None
+    suffix: str
     tag: str
+
+    @cached_property
+    def packed(self) -> bytes | None:
+        """The content compressed, once; None for a file that is compressed already."""
+        return gzip.compress(self.plain, GZIP_LEVEL, mtime=0) if self.suffix in PACKED else None
 
 
 @lru_cache(MOST_CACHED)
 def read_content(path: Path, written_at_ns: int) -> Content:
-    """Return a file's content, read and compressed once for each time of modification."""
+    """Return a file's content, read once for each time of modification."""
     del written_at_ns
-    plain = path.read_bytes()
-    packed = gzip.compress(plain, GZIP_LEVEL, mtime=0) if path.suffix in PACKED else None
-    return Content(plain, packed, sha256(plain).hexdigest()[:32])
+    return _make_content(path.read_bytes(), path.suffix)
+
+
+@lru_cache(1)
+def _address_charts(page: Content, library_tag: str) -> Content:
+    """Return the dashboard with the charting library's address for this version, which browsers keep."""
+    address = f"{ASSETS_FOLDER}{CHARTS}".encode()
+    return _make_content(page.plain.replace(address, address + f"?v={library_tag}".encode()), page.suffix)
+
+
+def _make_content(plain: bytes, suffix: str) -> Content:
+    return Content(plain, suffix, sha256(plain).hexdigest()[:32])
 
 
 def find_assets() -> dict[str, Path]:
@@ -72,7 +91,7 @@ def find_assets() -> dict[str, Path]:
     swagger, plotly = _find_folder("fastapi_offline", "static"), _find_folder("plotly", "package_data")
     if swagger is None or plotly is None:
         return {}
-    libraries = (swagger / "swagger-ui.css", swagger / "swagger-ui-bundle.js", plotly / "plotly.min.js")
+    libraries = (swagger / "swagger-ui.css", swagger / "swagger-ui-bundle.js", plotly / CHARTS)
     own = (path for folder in (DASHBOARD, DOCS) for path in sorted(folder.iterdir()) if path.suffix in MEDIA_TYPES)
     return {path.name: path for path in (*own, *libraries) if path.is_file()}
 
@@ -91,8 +110,11 @@ READING = ["GET", "HEAD"]
 
 @router.api_route(PAGE_PATH, methods=READING)
 async def show_dashboard(request: Request) -> Response:
-    """Send the dashboard."""
-    return await _send(request, "index.html", {"Content-Security-Policy": POLICY})
+    """Send the dashboard, and compress the charting library, which it asks for later."""
+    page, library = await _read(request, "index.html"), await _read(request, CHARTS)
+    answer = await _answer(request, _address_charts(page, library.tag), {"Content-Security-Policy": POLICY})
+    answer.background = BackgroundTask(lambda: library.packed)
+    return answer
 
 
 @router.api_route(DOCS_PATH, methods=READING)
@@ -116,19 +138,27 @@ async def send_asset(request: Request, name: str) -> Response:
 
 
 async def _send(request: Request, name: str, headers: Mapping[str, str] | None = None) -> Response:
+    return await _answer(request, await _read(request, name), headers)
+
+
+async def _read(request: Request, name: str) -> Content:
     assets: Mapping[str, Path] = request.app.state.assets
     path = assets.get(name)
     if path is None:
         raise NoPage(f"there is no file {name}" if assets else MISSING_EXTRA)
-    content = await asyncio.to_thread(read_content, path, path.stat().st_mtime_ns)
+    return await asyncio.to_thread(read_content, path, path.stat().st_mtime_ns)
+
+
+async def _answer(request: Request, content: Content, headers: Mapping[str, str] | None = None) -> Response:
     accepted = [each.replace(" ", "") for each in request.headers.get("accept-encoding", "").lower().split(",")]
     takes_gzip = any(each.split(";")[0] == "gzip" and not each.endswith(";q=0") for each in accepted)
-    packed = content.packed if takes_gzip else None
+    packed = await asyncio.to_thread(lambda: content.packed) if takes_gzip else None
     tag = f'"{content.tag}-gzip"' if packed is not None else f'"{content.tag}"'
-    # Browsers may cache it, but must revalidate before each use.
-    fields = {**(headers or {}), "ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+    # An address with the content's own tag never means anything else; any other is asked about before each use.
+    cache = KEPT_FOR_EVER if request.query_params.get("v") == content.tag else "no-cache"
+    fields = {**(headers or {}), "ETag": tag, "Cache-Control": cache, "Vary": "Accept-Encoding"}
     if content.tag in request.headers.get("if-none-match", ""):
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=fields)
     if packed is not None:
         fields["Content-Encoding"] = "gzip"
-    return Response(packed or content.plain, headers=fields, media_type=MEDIA_TYPES[path.suffix])
+    return Response(packed or content.plain, headers=fields, media_type=MEDIA_TYPES[content.suffix])

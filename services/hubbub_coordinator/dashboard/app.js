@@ -116,7 +116,7 @@ function main() {
     store.set({ tick: store.state.tick + 1 });
     if (store.state.connection.name === "live" && store.state.tick % ABOUT_EVERY_S === 0) reading.readAbout();
   }, 1000);
-  store.on(["about", "runs", "runsLoaded", "chosen", "detail", "unknown", "filter"], showPage);
+  store.on(["about", "connection", "runs", "runsLoaded", "chosen", "detail", "unknown", "filter"], showPage);
   begin();
 
   /** Log in with the token of this tab, or ask for one. */
@@ -196,10 +196,13 @@ function main() {
 }
 
 /** Show the main parts of the page that apply. */
-function showPage({ about, runs, runsLoaded, chosen, detail, unknown, filter }) {
+function showPage({ about, connection, runs, runsLoaded, chosen, detail, unknown, filter }) {
   const nothing = runsLoaded && runs.total === 0 && filter === "all";
   document.documentElement.dataset.view = chosen ? "run" : "list";
-  show(byId("blank-locked"), about === null);
+  const awaited = detail === null && unknown === "" && (chosen !== "" || (!runsLoaded && filter === "all"));
+  const isLoading = about === null ? connection.name !== "stopped" : awaited;
+  show(byId("blank-loading"), isLoading);
+  show(byId("blank-locked"), about === null && !isLoading);
   show(byId("blank-empty"), about !== null && nothing && !chosen);
   show(byId("blank-unchosen"), about !== null && runsLoaded && !nothing && !chosen);
   show(byId("blank-unknown"), about !== null && unknown !== "");

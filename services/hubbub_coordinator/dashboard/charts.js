@@ -3,7 +3,6 @@
 import { CHARTS } from "./chart_data.js";
 import { byId, h, s, set, setText, show, table } from "./dom.js";
 
-const LIBRARY = "/assets/plotly.min.js";
 // plotly.js brings a style sheet for maps, which the page's security policy would refuse with a complaint in the
 // console. It asks for this id first, so an element that has it spares both; we draw no maps.
 const MAP_STYLES = "9f215cf04c5486422605d13261cb87401f4e7763b6296af81e98efbc0130da53";
@@ -11,19 +10,25 @@ const CONFIG = { displayModeBar: false, responsive: false, showTips: false, doub
 
 let library = null;
 
+/** The library, at an address that changes with it, so that a browser fetches each version once. */
 function loadLibrary() {
   library ??= new Promise((resolve, reject) => {
     document.head.append(h("meta", { id: MAP_STYLES }));
-    const script = h("script", { src: LIBRARY });
+    const { content } = document.querySelector("meta[name=charts]");
+    const script = h("script", { src: content });
     script.addEventListener("load", () => resolve(globalThis.Plotly));
     script.addEventListener("error", () => {
       script.remove();
       library = null;
       reject(new Error("the charting library cannot be loaded"));
     });
-    document.head.append(script);
+    afterPaint(() => document.head.append(script));
   });
   return library;
+}
+
+function afterPaint(act) {
+  requestAnimationFrame(() => setTimeout(act));
 }
 
 /** A card for each chart, drawn while it is visible. */
@@ -58,7 +63,7 @@ export function mountCharts(store) {
 function makeCard(chart) {
   const id = `chart-${chart.name}`;
   const parts = {
-    plot: h("div", { class: "plot", role: "img" }),
+    plot: h("div", { class: "plot skeleton", role: "img" }),
     table: h("div", {
       class: "plot-table",
       role: "region",
@@ -155,7 +160,9 @@ async function plot(card, { traces, layout, summary }, colours) {
       dress(layout, colours, card.plot.clientWidth, findRange(traces)),
       CONFIG,
     );
+    set(card.plot, { class: "plot" });
   } catch (error) {
+    set(card.plot, { class: "plot" });
     card.drawn = "";
     setText(card.summary, `${summary} The picture is missing: ${error.message}. The table has the numbers.`);
   }

@@ -94,6 +94,13 @@ def test_every_asset_that_is_named_is_served_and_every_module_is_used() -> None:
     assert FILES.keys() - {"index.html"} == (imported | loaded) & FILES.keys()
 
 
+def test_every_module_is_preloaded_so_that_none_waits_for_the_one_that_imports_it() -> None:
+    links = [attributes for tag, attributes in Page(FILES["index.html"]).elements if tag == "link"]
+    preloaded = {(each["href"] or "").removeprefix("/assets/") for each in links if each["rel"] == "modulepreload"}
+
+    assert preloaded == SCRIPTS.keys() - {"app.js", "first_paint.js"}
+
+
 def test_every_element_that_a_script_asks_for_is_in_the_page() -> None:
     ids = {attributes["id"] for _, attributes in Page(FILES["index.html"]).elements if "id" in attributes}
     asked = {each for text in SCRIPTS.values() for each in re.findall(r'byId\("([\w-]+)"\)', text)}

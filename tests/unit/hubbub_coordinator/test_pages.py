@@ -62,6 +62,18 @@ async def test_what_a_browser_has_already_is_not_sent_again() -> None:
     assert other.status_code == 200
 
 
+async def test_the_charting_library_is_kept_for_ever_at_the_address_of_its_version_alone() -> None:
+    async with APP.open_client() as client:
+        page = await client.get("/")
+        (address,) = re.findall(r'content="(/assets/plotly[^"]+)"', page.text)
+        versioned = await client.get(address)
+        others = [await client.get(each) for each in ("/assets/plotly.min.js", address + "0", "/assets/app.js")]
+
+    assert versioned.headers["cache-control"] == "public, max-age=31536000, immutable"
+    assert versioned.content == pages.find_assets()["plotly.min.js"].read_bytes()
+    assert [each.headers["cache-control"] for each in (page, *others)] == ["no-cache"] * 4
+
+
 def test_a_file_is_packed_once_and_read_again_when_it_has_changed(tmp_path: Path) -> None:
     file = tmp_path / "x.js"
     file.write_text("old", encoding="utf-8")
