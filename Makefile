@@ -95,7 +95,7 @@ $(READY): pyproject.toml constraints.txt
 
 # With all of them: a module that Python compiles may warn, and tests take a warning for an error.
 $(DEV_READY): $(READY)
-	@echo "Adding the tools for development, once: another 1.0 GB ..."
+	@echo "Adding the tools for development, once: another 1.2 GB ..."
 	@$(INSTALL) -e '.[demo,dev]'
 	@$(INSTALL) --no-deps flwr
 	@$(BIN)/python -W ignore -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true

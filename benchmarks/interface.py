@@ -60,7 +60,7 @@ from hubbub_coordinator.events import (
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.service import Coordinator
-from hubbub_local.demo_screen import Stopwatch
+from hubbub_local.demo_board import Stopwatch
 from hubbub_local.federation import Connect, Federation, Parties, make_parties, start_federation
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from hubbub_trainer.planning import draw_up_manifest

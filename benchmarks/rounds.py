@@ -19,7 +19,7 @@ from hubbub.transport.topology import merge, topology_for
 from hubbub_coordinator.accounts import Account, account
 from hubbub_coordinator.phases import round as rounds
 from hubbub_local.demo import draw_up
-from hubbub_local.demo_screen import Durations, Stopwatch
+from hubbub_local.demo_board import Durations, Stopwatch
 from hubbub_local.federation import Connect, make_parties, start_federation
 from hubbub_local.options import DemoOptions
 from hubbub_trainer.learning.synthetic import SyntheticTask

@@ -12,7 +12,7 @@ from hubbub.transport.base import Address, Condition, Handler, Transport
 from hubbub_coordinator.accounts import Account, account
 from hubbub_coordinator.phases import round as rounds
 from hubbub_local.attribution import Attribution
-from hubbub_local.demo_screen import Stopwatch
+from hubbub_local.demo_board import Stopwatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import shutil
+import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -18,11 +21,13 @@ from hubbub.strategies.planner import explain_choices
 from hubbub.strategies.registry import find_strategy
 from hubbub.strategies.shared_mask import ONE_BIT
 from hubbub.strategies.unions import REVEALS
+from hubbub_cli.formatting import count
+from hubbub_local.demo_board import Board
 from hubbub_local.demo_folder import HISTORY, MODEL, REPORT, DemoFolder
-from hubbub_local.demo_screen import Board, show
+from hubbub_local.demo_screen import show
 from hubbub_local.federation import Federation, Parties, make_parties, start_federation
 from hubbub_local.options import DemoOptions, SimulationOptions
-from hubbub_local.report import draw_report, write_report
+from hubbub_local.report import draw_report, draw_rounds, write_report
 from hubbub_local.task_wrappers import ContinuedTask
 from hubbub_trainer.learning.registry import TASKS_IN_TORCH, Shelf, choose_task, is_place, load_task, try_task
 from hubbub_trainer.learning.task import HasOwnPace, Task, require
@@ -37,6 +42,7 @@ SKEWED = (
     "Clients' data differ, and models learn more slowly from compressed updates of such data: "
     "--server-momentum 0.5 helps, and so does --strategy secure-fedavg, which sends more."
 )
+STOPPING = "Ctrl-C stops the run; the rounds that have ended are kept on the screen"
 LINGERING = "The dashboard stays up, for more runs too, until you press Ctrl-C."
 
 
@@ -83,7 +89,7 @@ async def run_demo(options: DemoOptions, console: Console) -> None:
     if is_place(options.task):
         try_task(task)
     manifest, parties = draw_up(options, task)
-    board = Board(manifest, announcements, has_own_pace=isinstance(task, HasOwnPace))
+    board = Board(manifest, announcements, has_own_pace=isinstance(task, HasOwnPace), footer=STOPPING)
     _introduce(options, task, manifest, console)
     _warn(manifest, console)
     if options.partition != "iid" and find_strategy(manifest.strategy).uses_rho and not manifest.server_momentum:
@@ -106,6 +112,7 @@ async def run_demo(options: DemoOptions, console: Console) -> None:
         if listener is not None:
             await stack.enter_async_context(_showing_dashboard(federation, listener, console))
         await _run(options, manifest, federation, board, console, out)
+        _tell_next(options, console)
 
 
 def _check_installed(options: DemoOptions) -> None:
@@ -156,11 +163,15 @@ async def _run(
     console: Console,
     out: DemoFolder | None,
 ) -> None:
-    with show(board, console):
-        ended = await federation.complete(manifest)
+    try:
+        with show(board, console):
+            ended = await federation.complete(manifest)
+    except asyncio.CancelledError:
+        _tell_stopped(board, console, options.out)
+        raise
     sha256, alone = federation.model_digest(manifest), federation.alone_shares(manifest)
     wire, drift = federation.wire_by_kind(), federation.measure_drift(manifest)
-    times = {each.round: board.stopwatch.split(manifest.run_id, each) for each in board.accounts}
+    times = board.split_times()
     console.print(draw_report(manifest, board.accounts, times, sha256, alone, wire, drift))
     if ended.released < manifest.rounds:
         console.print(f"The run ended early: {ended.reason}.", highlight=False)
@@ -177,6 +188,33 @@ async def _run(
         out.save(federation.kept_model(manifest), best, report, board.accounts)
         files = [MODEL, HISTORY, REPORT, *([BEST] if best else [])]
         console.print(f"Saved in {options.out}: {', '.join(files)}", highlight=False, soft_wrap=True)
+
+
+def _tell_stopped(board: Board, console: Console, out: Path | None) -> None:
+    """Print the rounds that have ended, and what Ctrl-C has stopped."""
+    manifest = board.manifest
+    if board.accounts:
+        console.print(draw_rounds(manifest, board.accounts, board.split_times(), {}))
+    saved = f", and nothing was saved in {out}" if out else ""
+    when = f"in round {board.round} of {manifest.rounds}" if board.round else "before its first round"
+    console.print(
+        f"The run was stopped {when}, with its {count(len(manifest.clients), 'trainer')}, "
+        f"{count(len(manifest.aggregators), 'aggregator')} and coordinator{saved}.",
+        highlight=False,
+    )
+
+
+def _tell_next(options: DemoOptions, console: Console) -> None:
+    """Print commands to go on with, as they can be typed here."""
+    named = Path(sys.argv[0]).name == "hubbub" and not shutil.which("hubbub")
+    hubbub = sys.argv[0] if named else "hubbub"
+    steps = {} if options.dashboard else {"the coordinator's page": f"{hubbub} demo --dashboard"}
+    if not is_place(options.task):
+        steps["your own model"] = f"{hubbub} new FOLDER, and docs/tasks.md"
+    steps["separate processes"] = f"{hubbub} federation new FOLDER, and docs/running.md"
+    console.print("\nNext")
+    for what, command in steps.items():
+        console.print(f"  {what:<24}{command}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _warn(manifest: Manifest, console: Console) -> None:

@@ -13,7 +13,7 @@ from hubbub.messages.manifest import Manifest
 from hubbub.strategies.planner import explain_no_gain
 from hubbub_cli.formatting import show_bytes, show_metric
 from hubbub_coordinator.accounts import Account
-from hubbub_local.demo_screen import Durations
+from hubbub_local.demo_board import Durations
 
 Json = dict[str, object]
 
@@ -100,7 +100,7 @@ def draw_report(
         )
     sent, fedavg = sum(wire.values()), sum(each.fedavg_wire_bytes for each in accounts)
     parts: list[RenderableType] = [
-        _draw_rounds(manifest, accounts, times, alone),
+        draw_rounds(manifest, accounts, times, alone),
         _draw_cost(manifest, accounts, sent, fedavg),
         Text(),
     ]
@@ -117,9 +117,10 @@ def draw_report(
     return Group(*parts, closing)
 
 
-def _draw_rounds(
+def draw_rounds(
     manifest: Manifest, accounts: Sequence[Account], times: Mapping[int, Durations], alone: Mapping[int, float]
 ) -> Table:
+    """Draw the headline metric, payload and time of each round."""
     caption = "alone: the share of V that a single client chose, as far as clients can tell" if alone else None
     table = Table(title="Rounds", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, caption=caption)
     extra = ("alone",) if alone else ()
@@ -170,9 +171,10 @@ def _draw_cost(manifest: Manifest, accounts: Sequence[Account], sent: int, fedav
     table.add_row("all messages", "", "", show_bytes(sent))
     fedavg_payload = sum(each.fedavg_bits for each in accounts) / 8
     table.add_row("uncompressed FedAvg", "", show_bytes(fedavg_payload), show_bytes(fedavg))
-    table.add_row("against FedAvg", _compare(payload / 8, fedavg_payload), "", _compare(sent, fedavg))
+    table.add_row("against FedAvg", compare(payload / 8, fedavg_payload), "", compare(sent, fedavg))
     return table
 
 
-def _compare(ours: float, fedavg: float) -> str:
+def compare(ours: float, fedavg: float) -> str:
+    """Compare a size with FedAvg's, in words."""
     return f"{fedavg / ours:.1f} times less" if ours <= fedavg else f"{ours / fedavg:.1f} times more"

@@ -20,7 +20,8 @@ from hubbub_coordinator.events import Began
 from hubbub_coordinator.phases import round as rounds
 from hubbub_local.attribution import AttributingLoop, Attribution, MeasuredTask, UncountedMessages
 from hubbub_local.demo import draw_up
-from hubbub_local.demo_screen import Board, show
+from hubbub_local.demo_board import Board
+from hubbub_local.demo_screen import show
 from hubbub_local.experiment import run_in_folder
 from hubbub_local.federation import connect_to
 from hubbub_local.figures import require_matplotlib
@@ -31,6 +32,7 @@ from hubbub_local.reproduce.report import REPORT, write_report
 from hubbub_trainer.learning.registry import load_task
 from hubbub_trainer.learning.task import Task
 
+STOPPING = "Ctrl-C stops here; --resume goes on from here"
 UNFINISHED = "unfinished"
 """Folder of the state of runs that are not over."""
 
@@ -169,7 +171,7 @@ class _Runner:
         loop, me = asyncio.get_running_loop(), asyncio.current_task()
         assert me is not None  # noqa: S101  (A coroutine runs in a task.)
         loop.add_signal_handler(signal.SIGTERM, me.cancel)
-        board = Board(kept.manifest, [], title=record.label)
+        board = Board(kept.manifest, [], title=record.label, footer=STOPPING)
         with (
             show(board, self._console) if self._console.is_terminal else nullcontext(),
             closing(UncountedMessages(kept.messages, self._attribution)) as messages,

@@ -3,6 +3,8 @@
 import csv
 import hashlib
 import json
+import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from shutil import copytree
@@ -15,7 +17,8 @@ from safetensors.numpy import load_file, save_file
 
 from hubbub.strategies.planner import choose_rho
 from hubbub.strategies.registry import STRATEGIES
-from support.command_line import Hubbub, run_hubbub
+from support.command_line import Hubbub, run_hubbub, start_hubbub
+from support.patience import HANG_S
 
 QUICK = ("--task", "synthetic:300", "--local-steps", "3", "--rounds", "2", "--seed", "7")
 
@@ -199,6 +202,41 @@ class Mine(TorchTask):
     def data(self, site):
         return Data(train=(torch.randn(8, 8), torch.zeros(8).long()))
 """
+
+
+def test_ctrl_c_keeps_the_rounds_that_have_ended_and_says_what_it_stopped(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with start_hubbub("demo", *QUICK, "--rounds", "100000", "--out", out) as process:
+        assert process.stdout is not None
+        try:
+            next(line for line in process.stdout if line.startswith("round 2: accuracy"))
+            process.send_signal(signal.SIGINT)
+            shown, complaints = process.communicate(timeout=HANG_S)
+        finally:
+            process.kill()
+
+    assert (process.returncode, complaints) == (130, "")
+    table, _, stopped = shown.rpartition("The run was stopped in round ")
+    rounds = re.findall(r"^ +(\d+) +5 +[\d.]+% ", table.partition("Rounds")[2], re.MULTILINE)
+    assert rounds[:2] == ["1", "2"]
+    told = " ".join(stopped.split())
+    assert "of 100000, with its 5 trainers, 2 aggregators and coordinator, and nothing was saved in" in told
+    assert "Next" not in stopped
+    assert list(out.iterdir()) == []
+
+
+def test_the_end_says_what_to_do_next(quiet: Hubbub, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(UNSCORED, encoding="utf-8")
+
+    first = quiet("demo", *QUICK, "--clients", "2").check_done()
+    later = quiet("demo", *QUICK, "--clients", "2", "--task", file).check_done()
+
+    for command in ("hubbub demo --dashboard", "hubbub federation new FOLDER"):
+        assert command in first.rpartition("Next")[2]
+        assert command in later.rpartition("Next")[2]
+    assert "hubbub new FOLDER" in first
+    assert "hubbub new FOLDER" not in later, "it has a model of its own"
 
 
 def test_a_task_without_test_samples_runs_without_scores_and_that_is_said_once(

@@ -16,7 +16,8 @@ from hubbub_coordinator.accounts import Account
 from hubbub_coordinator.events import ReceiptArrived
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases.round import HeldSet, PhaseRecord
-from hubbub_local.demo_screen import Board, Durations, Stopwatch, show
+from hubbub_local.demo_board import Board, Durations, Stopwatch
+from hubbub_local.demo_screen import show
 from hubbub_local.report import draw_report, write_report
 from hubbub_trainer.events import Evaluated, Trained
 from hubbub_trainer.phases.round import State
@@ -38,44 +39,16 @@ async def test_a_pipe_gets_announcements_and_news_once_each_and_no_control_chara
     assert text.splitlines() == ["using digits", "client-1 joined (1 of 5)"]
 
 
-async def test_a_terminal_shows_progress_and_who_has_delivered() -> None:
+async def test_a_terminal_shows_the_picture_and_leaves_nothing_of_it() -> None:
     console, stream = make_terminal()
-    board = Board(MANIFEST, [])
-    board.round, board.phase, board.state = 2, "signs", "collecting"
-    board.progress(PartyId("client-1"), 2, TRAINING, 10, 10)
-    board.progress(PartyId("client-2"), 2, TRAINING, 4, 10)
-    board.servers = 2
-    board.delivered = {PartyId("client-1"): 2}
+    board = Board(MANIFEST, [], title="a run", footer="Ctrl-C stops it")
     with show(board, console):
         pass
     text = stream.getvalue()
 
-    for part in ("Round 2", "10/10", "4/10", "delivered to 2 of 2 aggregators", "waiting for a core"):
-        assert part in text
-
-
-async def test_encrypting_is_shown_as_it_goes_on() -> None:
-    console, stream = make_terminal()
-    board = Board(MANIFEST, [])
-    board.round = 2
-    board.progress(PartyId("client-1"), 2, "encrypting", 312, 965)
-    with show(board, console):
-        pass
-
-    assert "312/965" in stream.getvalue()
-    assert "encrypting" in stream.getvalue()
-
-
-async def test_steps_that_nobody_counts_are_not_shown() -> None:
-    console, stream = make_terminal()
-    board = Board(MANIFEST, [], has_own_pace=True)
-    board.round = 2
-    board.progress(PartyId("client-1"), 2, TRAINING, 10, 10)
-    with show(board, console):
-        pass
-
-    assert "sharing" in stream.getvalue()
-    assert "/10" not in stream.getvalue()
+    assert "a run" in text
+    assert "Ctrl-C stops it" in text
+    assert text.endswith("\x1b[1A\x1b[2K")
 
 
 def make_terminal() -> tuple[Console, io.StringIO]:
