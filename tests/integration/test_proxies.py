@@ -10,10 +10,10 @@ from hubbub.ids import Role
 from hubbub.transport.access import Tls
 from hubbub.transport.rabbitmq import RabbitMqTransport
 from hubbub.transport.topology import Topology, inbox, topology_for
+from hubbub_cli.rabbitmq_node import find_free_ports
 from support.broker import declared
 from support.certificates import Authority
 from support.private_node import NodeTls, PrivateNode
-from support.private_server import find_free_ports
 from support.proxies import PASSWORD, PROXIES, MakeProxy, PrivateProxy, TinyProxy
 from support.twins import PAUSE, Recorder, address_of, new_party
 

@@ -9,9 +9,10 @@ from collections.abc import Callable, Collection
 
 import pytest
 
+from hubbub_cli.rabbitmq_node import find_free_ports
 from support import debian
 from support.private_node import listens
-from support.private_server import PrivateServer, find_free_ports
+from support.private_server import PrivateServer
 
 USER, PASSWORD = "clinic", "sesame-behind-the-wall"
 
