@@ -37,10 +37,19 @@ from hubbub.transport.rabbitmq import RabbitMqTransport, try_rights
 from hubbub.transport.topology import find_duties, find_taboos, received_from, topology_for
 from hubbub.trust.identity import Identity, read_identity
 from hubbub.trust.roster import Roster, find_conflicts, read_roster, show_fingerprint
-from hubbub_cli.client import Client, CoordinatorFailed, CoordinatorRefused, Endpoint, read_token
+from hubbub_cli.client import (
+    Client,
+    CoordinatorFailed,
+    CoordinatorRefused,
+    CoordinatorUnreachable,
+    Endpoint,
+    NoCoordinator,
+    read_token,
+)
 from hubbub_cli.doctor_target import DoctorTarget, Findings, check_settings
 from hubbub_cli.formatting import show_bytes
 from hubbub_cli.policy import policy_model_for
+from hubbub_cli.runs import DEFAULT_URL
 
 OLDEST_PYTHON = (3, 11)
 FREE_BYTES = 2**30
@@ -365,23 +374,31 @@ def check_coordinator(
     target: DoctorTarget, url: str | None, token_file: Path | None, ca_file: Path | None, found: Findings
 ) -> None:
     """Check that the coordinator answers, is ready and has this version, and compare clocks."""
-    url = url or _find_own_address(target)
-    if url is None:
+    given = url or _find_own_address(target)
+    if given is None and target.role is Role.COORDINATOR:
         for check in ("coordinator", "clock"):
             found.skip(check, "not set: --url (HUBBUB_URL)")
         return
+    url = given or DEFAULT_URL
     if token_file is None and target.role is Role.COORDINATOR:
         token_file = target.path("read_token_file")
     try:
         token = None if token_file is None else read_token(token_file)
         endpoint = Endpoint(url=url, token=token, ca_file=ca_file)
         asyncio.run(_ask_all(endpoint, found))
+    except (CoordinatorUnreachable, NoCoordinator) as error:
+        if given is None:
+            what = f"none at {url}, where `hubbub run` asks: name yours with --url (HUBBUB_URL)"
+            found.skip("coordinator", what)
+        else:
+            found.fail("coordinator", str(error), "start it, or correct --url (HUBBUB_URL)")
+        found.skip("clock", "the coordinator, whose clock counts, does not answer")
     except CoordinatorRefused as error:
         found.fail("coordinator", str(error), "use one of the two tokens that the coordinator was started with")
     except ConfigurationError as error:
         found.fail("coordinator", str(error), "correct --url, --token-file or --ca-file")
     except HubbubError as error:
-        found.fail("coordinator", str(error), "start it, or correct --url (HUBBUB_URL)")
+        found.fail("coordinator", str(error), "look at its log; it tries again by itself")
         found.skip("clock", "the coordinator, whose clock counts, does not answer")
 
 

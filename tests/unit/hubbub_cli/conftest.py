@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from hubbub_cli import doctor_checks
 from support.command_line import Hubbub, make_hubbub
 from support.doctor_scene import ROLES
 from support.live_coordinator import LiveCoordinator, live_coordinator
@@ -13,9 +14,10 @@ from support.party_files import PartyFiles, write_party_files
 
 @pytest.fixture
 def hubbub(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Hubbub:
-    """The command, in this process, without the settings of whoever runs the tests."""
+    """The command, in this process, without the settings and the coordinator of whoever runs the tests."""
     for variable in ("HUBBUB_URL", "HUBBUB_TOKEN_FILE"):
         monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(doctor_checks, "DEFAULT_URL", "http://127.0.0.1:1")
     return make_hubbub(monkeypatch, capsys)
 
 

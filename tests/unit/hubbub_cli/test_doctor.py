@@ -145,6 +145,18 @@ def test_a_coordinator_that_is_well(live: LiveCoordinator, hubbub: Hubbub) -> No
     assert live.url in find(without_token, "coordinator", "ok")["what"]
 
 
+def test_the_coordinator_that_other_commands_ask_is_asked_if_none_is_named(
+    live: LiveCoordinator, hubbub: Hubbub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nobody = hubbub("doctor", "--json")
+    monkeypatch.setattr(doctor_checks, "DEFAULT_URL", live.url)
+    there = hubbub("doctor", "--json")
+
+    assert (nobody.code, there.code) == (0, 0)
+    assert "none at http://127.0.0.1:1" in find(nobody, "coordinator", "skipped")["what"]
+    assert live.url in find(there, "coordinator", "ok")["what"]
+
+
 def test_a_coordinator_that_is_away_or_refuses(live: LiveCoordinator, hubbub: Hubbub, files: PartyFiles) -> None:
     away = hubbub("doctor", "--url", "http://127.0.0.1:1", "--json")
     refused = hubbub("doctor", "--url", live.url, "--token-file", files.token("read"), "--json")
