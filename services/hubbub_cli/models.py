@@ -49,7 +49,7 @@ def export_model(
     folder: Folder,
     out: Annotated[Path, typer.Option(help="Where to write it; an existing file is not overwritten.")],
     run: Annotated[
-        str, typer.Argument(help="The run's id, or its beginning; not needed if there is but one.")
+        str, typer.Argument(help="The run's id, its beginning, or latest; not needed if there is but one.")
     ] = "",
     task: Annotated[
         str | None, typer.Option(help="The task it was trained with, if it is your own: a file, or module:Name.")

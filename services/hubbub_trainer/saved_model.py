@@ -31,6 +31,7 @@ FILE, BEST = "model.safetensors", "best.safetensors"
 SALT, ENDORSEMENT = "succession.json", "endorsement.json"
 """Files for a successor run: the salt stays here, the endorsement may be shown to anybody."""
 SALT_BYTES = 32
+LATEST = "latest"
 Arrays = Mapping[str, NDArray[Any]]
 
 _THETA, _BUFFER = "theta", "buffer."
@@ -121,9 +122,12 @@ def find_models(folder: Path) -> list[str]:
 
 
 def choose_model(folder: Path, run: str, *, best: bool = False) -> KeptModel:
-    """Read the last or the best model of a run, named by the beginning of its id; nothing names the only one."""
+    """Read the last or the best model of a run, named by the beginning of its id; nothing names the only one.
+
+    `latest` names the run that left its model last.
+    """
     there = find_models(folder)
-    wanted = [name for name in there if name.startswith(run)]
+    wanted = there[:1] if run == LATEST else [name for name in there if name.startswith(run)]
     if len(wanted) == 1:
         try:
             kept = (read_best_model if best else read_kept_model)(folder / "runs" / wanted[0])

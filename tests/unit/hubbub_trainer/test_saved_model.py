@@ -74,12 +74,15 @@ def test_what_is_no_model_is_refused(tmp_path: Path, content: bytes) -> None:
 def test_a_run_is_named_by_its_beginning_or_not_at_all_if_it_is_the_only_one(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no run has left a model"):
         choose_model(tmp_path, "")
+    with pytest.raises(DataError, match="no run has left a model"):
+        choose_model(tmp_path, "latest")
     keep(tmp_path, "ab" * 32, at_s=2)
     assert choose_model(tmp_path, "").run == "ab" * 32
     keep(tmp_path, "ac" * 32, at_s=3)
     keep(tmp_path, "b" * 64, at_s=1)
 
     assert choose_model(tmp_path, "ac").run == "ac" * 32
+    assert choose_model(tmp_path, "latest").run == "ac" * 32
     assert find_models(tmp_path) == ["ac" * 32, "ab" * 32, "b" * 64], "the last first"
     for run, said in (
         ("", "3 runs begin with ''"),
