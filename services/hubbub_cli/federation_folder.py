@@ -16,7 +16,7 @@ from types import MappingProxyType
 from pydantic import BaseModel
 
 from hubbub.crypto.sealing import Kem
-from hubbub.disk import create_file, sync_folder
+from hubbub.disk import IGNORE_FILE, create_file, make_secret_folder, sync_folder
 from hubbub.errors import ConfigurationError
 from hubbub.ids import Role
 from hubbub.messages.manifest import Manifest, read_manifest
@@ -48,7 +48,7 @@ COOKIE_FILE = ".erlang.cookie"
 SECRET_BYTES = 32
 
 _MARK = ".unfinished"
-_OF_THE_FILE_SYSTEM = frozenset({"lost+found"})
+_NOT_OURS = frozenset({"lost+found", IGNORE_FILE})
 _SECRET_FOLDER, _SECRET_FILE = 0o700, 0o600
 _PUBLIC_FOLDER, _PUBLIC_FILE = 0o755, 0o644
 
@@ -134,7 +134,7 @@ def _check_size(folder: Path, roster: Roster, parties: Mapping[str, Role]) -> No
 
 
 def _list_folder(folder: Path) -> set[str]:
-    return {each.name for each in folder.iterdir()} - _OF_THE_FILE_SYSTEM if folder.exists() else set()
+    return {each.name for each in folder.iterdir()} - _NOT_OURS if folder.exists() else set()
 
 
 # Writing --------------------------------------------------------------------------------------------------
@@ -144,6 +144,7 @@ def write_federation(folder: Path, identities: Sequence[Identity], roster: Roste
     """Write a federation into a folder that holds none, or the rest of an interrupted attempt."""
     contents = _put_together(identities, roster, manifest)
     with _told_in_a_line(folder, "written"):
+        make_secret_folder(folder)
         for name in contents:
             mode, path = _PUBLIC_FOLDER if name == PUBLIC else _SECRET_FOLDER, folder / name
             path.mkdir(mode=mode, parents=True, exist_ok=True)

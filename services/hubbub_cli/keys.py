@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hubbub.disk import create_file, make_secret_folder
+from hubbub.errors import ConfigurationError
 from hubbub.ids import Role
 
 if TYPE_CHECKING:
@@ -15,7 +18,11 @@ if TYPE_CHECKING:
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-keys = typer.Typer(help="Identities: a party's key and its password at the broker.", no_args_is_help=True)
+TOKEN_BYTES = 32
+
+keys = typer.Typer(
+    help="Identities: a party's key and its password at the broker; a coordinator's tokens.", no_args_is_help=True
+)
 
 
 @keys.command("new")
@@ -63,6 +70,33 @@ def show_key(
     typer.echo(f"role          {identity.role}")
     typer.echo(f"organisation  {identity.organisation}")
     typer.echo(f"key           {show_fingerprint(identity.public_key)}")
+
+
+@keys.command("tokens")
+def new_tokens(
+    out: Annotated[Path, typer.Option(help="Folder for the files.")],
+    as_json: AsJson = False,  # noqa: FBT002  (A flag.)
+) -> None:
+    """Make a coordinator's two tokens, one to read and one to change, each also as a header for `curl`."""
+    written = []
+    try:
+        make_secret_folder(out)
+        for right in ("read", "change"):
+            token = secrets.token_urlsafe(TOKEN_BYTES)
+            for kind, line in (("token", token), ("header", f"Authorization: Bearer {token}")):
+                create_file(out / f"{right}.{kind}", f"{line}\n".encode(), 0o600)
+                written.append(str(out / f"{right}.{kind}"))
+    except FileExistsError as error:
+        raise ConfigurationError(
+            f"{error.filename} is there already and is never overwritten: choose another folder"
+        ) from None
+    except OSError as error:
+        raise ConfigurationError(f"{error.filename or out} cannot be written: {error.strerror}") from None
+    if as_json:
+        typer.echo(json.dumps({"files": written}, indent=2))
+        return
+    typer.echo("\n".join(written))
+    typer.echo("\nWho has a read token sees all runs; who has a change token also begins and ends them.")
 
 
 def _write(identity: PublicIdentity) -> dict[str, str]:

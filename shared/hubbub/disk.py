@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+IGNORE_FILE = ".gitignore"
 _NOT_THE_OWNER = 0o077
 _NOT_THE_OWNER_NOR_THE_GROUP_THAT_READS = 0o037
 
@@ -50,6 +51,13 @@ def replacing(path: Path, *, mode: int = 0o600, like: os.stat_result | None = No
         draft.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def make_secret_folder(folder: Path) -> None:
+    """Create a folder for keys or tokens; if it is new or empty, a .gitignore keeps them out of git."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not any(folder.iterdir()):
+        (folder / IGNORE_FILE).write_text("# Secrets: not for a repository.\n*\n", encoding="ascii")
 
 
 def sync_folder(folder: Path) -> None:

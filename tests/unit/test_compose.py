@@ -124,7 +124,7 @@ def test_init_makes_what_it_has_volumes_for(tmp_path: Path, monkeypatch: pytest.
     ended = make_hubbub(monkeypatch, capsys)(*command)
 
     assert ended.code == 0, ended
-    assert {path.name for path in tmp_path.iterdir()} == set(FILES)
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == set(FILES)
     assert {mount.target: mount.source for mount in init.mounts} == {f"/federation/{name}": name for name in FILES}
     manifest = read_manifest((tmp_path / PUBLIC / "manifest.json").read_bytes())
     graces = {seconds(service.content["stop_grace_period"]) for service in PARTIES}

@@ -46,7 +46,7 @@ ASSETS_FOLDER = "/assets/"
 MIN_TOKEN_LENGTH = 32
 # RFC 6750, section 2.1: what may follow "Bearer" in the header.
 TOKEN_PATTERN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
-HOW_TO_MAKE_ONE = 'make one with: python -c "import secrets; print(secrets.token_urlsafe(32))"'
+HOW_TO_MAKE_ONE = "make one with `hubbub keys tokens`"
 
 READING_METHODS = frozenset({"GET", "HEAD"})
 URL_PARAMETERS = frozenset({"token", "access_token", "bearer_token", "api_key", "authorization", "bearer"})

@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, StringConstraints, ValidationError
 
 from hubbub.crypto.signing import SigningKey, bind
-from hubbub.disk import create_file, is_open_to_others, sync_folder
+from hubbub.disk import create_file, is_open_to_others, make_secret_folder, sync_folder
 from hubbub.errors import ConfigurationError
 from hubbub.ids import PartyId, Role, is_party_id
 from hubbub.messages.envelope import Claim
@@ -122,7 +122,7 @@ def write_identity(identity: Identity, folder: Path) -> tuple[Path, Path]:
     private = folder / f"{identity.name}{PRIVATE_SUFFIX}"
     public = folder / f"{identity.name}{PUBLIC_SUFFIX}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_secret_folder(folder)
         with ExitStack() as undo:
             create_file(private, dump_identity(identity), PRIVATE_MODE)
             undo.callback(private.unlink)

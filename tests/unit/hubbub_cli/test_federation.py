@@ -18,6 +18,7 @@ from hubbub_cli import federation_folder
 from hubbub_coordinator.api.access import read_tokens
 from hubbub_trainer.policy import Policy
 from support.command_line import Ended, Hubbub
+from support.program import run_program
 
 PARTIES = ("coordinator", "aggregator-1", "aggregator-2", "trainer-1", "trainer-2", "trainer-3")
 SMALL = ("--clients", 3, "--task", "synthetic", "--rounds", 2, "--local-steps", 5)
@@ -129,6 +130,7 @@ def test_secrets_are_for_their_owner_alone_and_the_rest_is_for_everybody(make: M
         for path in folder.rglob("*")
     }
     assert (modes.pop("public/"), modes.pop("public")) == (0o755, 0o644)
+    assert modes.pop(".gitignore") == 0o644
     assert {mode for name, mode in modes.items() if name.endswith("/")} == {0o700}
     assert {mode for name, mode in modes.items() if not name.endswith("/")} == {0o600}
     for name in PARTIES:
@@ -142,6 +144,15 @@ def test_secrets_are_for_their_owner_alone_and_the_rest_is_for_everybody(make: M
     assert (folder / "monitor" / "read.token").read_text(encoding="ascii").strip() == tokens.read
     assert [path.name for path in (folder / "monitor").iterdir()] == ["read.token"]
     assert tokens.change not in said.out
+
+
+def test_git_takes_nothing_of_it(make: Make, tmp_path: Path) -> None:
+    assert run_program("git", "init", "--quiet", tmp_path).returncode == 0
+
+    make()
+
+    assert run_program("git", "-C", tmp_path, "status", "--porcelain").stdout == ""
+    assert "nothing was changed" in make().joined
 
 
 def test_it_speaks_to_programs(make: Make, folder: Path) -> None:
@@ -162,6 +173,7 @@ def test_folders_that_are_there_and_empty_are_filled(make: Make, folder: Path) -
     (folder / "trainer-1" / "lost+found").mkdir()
 
     make()
+    assert not (folder / ".gitignore").exists(), "whose folder this is may have a repository around it"
 
     assert {party.name for party in roster_in(folder).parties} == set(PARTIES)
 

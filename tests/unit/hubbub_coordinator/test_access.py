@@ -331,7 +331,7 @@ def test_tokens_that_protect_nothing_are_refused_unseen(subtests: pytest.Subtest
             with pytest.raises(ConfigurationError, match=complaint) as caught:
                 Tokens(read=read, change=change)
 
-            assert "secrets.token_urlsafe(32)" in str(caught.value)
+            assert "hubbub keys tokens" in str(caught.value)
             assert READ[:8] not in str(caught.value)
             assert CHANGE[:8] not in str(caught.value)
 
@@ -373,7 +373,7 @@ def test_files_that_cannot_be_read_or_are_the_same_are_refused(tmp_path: Path) -
     change.unlink()
 
     with pytest.raises(
-        ConfigurationError, match=r"change\.token should hold a token .*No such file.*token_urlsafe"
+        ConfigurationError, match=r"change\.token should hold a token .*No such file.*hubbub keys tokens"
     ):
         read_tokens(read, change)
     with pytest.raises(ConfigurationError, match="Is a directory"):

@@ -121,7 +121,7 @@ def test_a_failing_disk_leaves_no_identity(failing: int, tmp_path: Path, monkeyp
     with pytest.raises(ConfigurationError, match="cannot be written: No space left on device"):
         write_identity(north(), tmp_path)
 
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == [".gitignore"]
 
 
 def test_a_private_file_that_is_open_to_others_is_refused_also_behind_a_link(tmp_path: Path) -> None:
