@@ -8,9 +8,10 @@ from enum import StrEnum
 
 from hubbub.ids import PartyId
 from hubbub.strategies.phase_plan import plan_phase
+from hubbub.strategies.scores import SCORES
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
-from hubbub_coordinator.phases.round import CoordinatorRound
+from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord
 from hubbub_coordinator.phases.run import CoordinatorRun
 
 
@@ -175,3 +176,43 @@ def _describe(state_of_run: runs.State, run: CoordinatorRun, last: Last, party: 
     if state is not rounds.State.COLLECTING:
         return "was left out"
     return f"had not delivered {data.current.name}" if state_of_run in runs.OUTCOMES else "training or sending"
+
+
+LATE_S = 5.0
+LATE_TIMES = 2.0
+"""A client is late that takes more than `LATE_S`, and this many times as long as the first half of the clients."""
+
+
+class Arrival(StrEnum):
+    """Arrival of a client's shares in a round, as a class: times would say something of its data."""
+
+    ON_TIME = "on-time"
+    LATE = "late"
+    MISSING = "missing"
+
+
+def classify_arrivals(data: CoordinatorRound) -> dict[PartyId, Arrival]:
+    """Return the class of each client whose shares have arrived or been given up, the worst of all phases."""
+    worst: dict[PartyId, Arrival] = {}
+    ranks = list(Arrival)
+    for place, (phase, record) in enumerate(zip(data.phases, data.records, strict=False)):
+        if phase is SCORES:
+            continue
+        servers = set(phase.aggregators(data.manifest.aggregators))
+        delivered = {client for client, holders in record.delivered.items() if servers == set(holders)}
+        limit_s = _find_limit(record, delivered)
+        for client in data.manifest.clients if place == 0 else sorted(data.members):
+            if client in delivered:
+                is_late = record.arrived.get(client, record.opened_at_s) - record.opened_at_s > limit_s
+                found = Arrival.LATE if is_late else Arrival.ON_TIME
+            elif record.closed_at_s is not None:
+                found = Arrival.MISSING
+            else:
+                continue
+            worst[client] = max(worst.get(client, found), found, key=ranks.index)
+    return {client: worst[client] for client in data.manifest.clients if client in worst}
+
+
+def _find_limit(record: PhaseRecord, delivered: Collection[PartyId]) -> float:
+    times = sorted(record.arrived.get(client, record.opened_at_s) - record.opened_at_s for client in delivered)
+    return max(LATE_S, LATE_TIMES * times[(len(times) - 1) // 2]) if times else LATE_S

@@ -63,6 +63,8 @@ class RoundView(BaseModel):
     """Bytes of all messages of such a round of FedAvg, by formula; with scores if this round has them."""
     applied: list[str]
     """The clients that have applied it."""
+    arrivals: dict[str, str]
+    """Client to whether its shares were on-time, late or missing; of scores nothing is said."""
 
 
 class ParticipantView(BaseModel):

@@ -442,6 +442,8 @@ def test_a_trainer_that_was_killed_is_shown_as_missing_until_it_is_back(stage: S
             expect(log.get_by_text(f"the time for signs is up; {lost} did not deliver")).to_be_visible()
             expect(log.get_by_text(f"signs was closed over 2 of 3 clients, without {lost}")).to_be_visible()
         expect_completed(page)
+        clients = page.get_by_role("region", name="Clients by round, as a table")
+        expect(clients.get_by_role("row").nth(1)).to_have_text(re.compile(f"^{lost}.*missing"))
         watch.check()
     rounds = federation.read(f"runs/{manifest.run_id}/rounds")["items"]
     assert [lost not in each["members"] for each in rounds].count(True) >= 1

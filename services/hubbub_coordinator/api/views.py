@@ -20,7 +20,7 @@ from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord
 from hubbub_coordinator.phases.run import CoordinatorRun
-from hubbub_coordinator.progress import Last, find_awaited, find_combiner, find_place
+from hubbub_coordinator.progress import Last, classify_arrivals, find_awaited, find_combiner, find_place
 
 PhaseState = Literal["collecting", "releasing", "released", "void"]
 
@@ -121,6 +121,7 @@ def view_round(state: rounds.State, data: CoordinatorRound) -> RoundView:
         fedavg_bits=accounts.count_fedavg_bits(data),
         fedavg_wire_bytes=accounts.count_fedavg_bytes(data),
         applied=[client for client in data.manifest.clients if client in data.applied],
+        arrivals={client: arrival.value for client, arrival in classify_arrivals(data).items()},
     )
 
 

@@ -7,6 +7,7 @@ import { mountConnection } from "./connection.js";
 import { mountCosts } from "./costs.js";
 import { byId, setText, show } from "./dom.js";
 import { mountHeadline } from "./headline.js";
+import { mountHeatMap } from "./heat_map.js";
 import { mountLog } from "./log.js";
 import { mountMachine } from "./machine.js";
 import { mountManifest } from "./manifest.js";
@@ -56,6 +57,7 @@ function main() {
   const log = mountLog(store);
   const picture = mountPicture(store, { nowS });
   mountHeadline(store, { nowS });
+  mountHeatMap(store);
   mountMachine(store);
   mountCharts(store);
   mountCosts(store);

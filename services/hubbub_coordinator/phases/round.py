@@ -108,6 +108,11 @@ class PhaseRecord:
     held: HeldSets = field(default_factory=dict)
     holders: Mapping[PartyId, tuple[PartyId, ...]] = field(default_factory=dict)
     """Client to the aggregators that hold its complete set; replaces `held` once nobody needs the receipts."""
+    arrived: Mapping[PartyId, float] = field(default_factory=dict)
+    """Client to the time when its set was complete everywhere; without those that were when the phase opened.
+
+    Nothing is noted of scores, whose arrival says something of a client's test set.
+    """
     spoilt: Mapping[PartyId, str] = field(default_factory=dict)
     ended: frozenset[PartyId] = field(default_factory=frozenset)
     overdue: bool = False
@@ -291,8 +296,12 @@ def collect(data: CoordinatorRound, event: ReceiptArrived) -> Step[State, Coordi
     """Note a receipt, and close the phase when nobody is missing."""
     if event.phase != data.current.name or event.receipt.receipt.aggregator not in data.aggregators:
         return Step(State.COLLECTING, data)  # Of the phase before, delivered late, or of no part in this one.
-    record = replace(data.record, held=_add_receipt(data.record.held, event.receipt))
-    return _close_if_all_delivered(_with_record(data, record), event)
+    before = data.delivered()
+    data = _with_record(data, replace(data.record, held=_add_receipt(data.record.held, event.receipt)))
+    if not data.scoring:
+        fresh = dict.fromkeys(sorted(data.delivered() - before), event.at_s)
+        data = _with_record(data, replace(data.record, arrived={**data.record.arrived, **fresh}))
+    return _close_if_all_delivered(data, event)
 
 
 def _close_if_all_delivered(

@@ -10,7 +10,15 @@ from hubbub.messages.manifest import Manifest
 from hubbub.messages.shares import SignedReceipt
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import CoordinatorRound, HeldSet, PhaseRecord, State
-from hubbub_coordinator.progress import NOBODY, PartyState, Waiting, find_awaited, find_combiner, find_place
+from hubbub_coordinator.progress import (
+    NOBODY,
+    PartyState,
+    Waiting,
+    classify_arrivals,
+    find_awaited,
+    find_combiner,
+    find_place,
+)
 from hubbub_coordinator.reasons import tell_failure
 from support.builders import SET_ID, make_manifest, make_receipt, make_run_key
 from support.coordinator_play import CLASSIFIED, make_round
@@ -110,6 +118,50 @@ def test_whose_word_ended_the_run_has_failed_and_says_why() -> None:
     expected = "left the run (disk-failed): its disk failed. Its owner's log says more"
     assert (place.state, place.status) == ("failed", expected)
     assert find_place(runs.State.FAILED, run, None, ONE, 0.0).state == "idle"
+
+
+# Arrival ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("taken_s", "classes"),
+    [
+        ((1.0, 2.0, 4.9), "on-time on-time on-time"),
+        ((1.0, 2.0, 5.1), "on-time on-time late"),
+        ((30.0, 40.0, 79.0), "on-time on-time on-time"),
+        ((30.0, 40.0, 81.0), "on-time on-time late"),
+        ((1.0, 2.0, None), "on-time on-time missing"),
+        ((None, None, None), "missing missing missing"),
+    ],
+)
+def test_a_client_is_late_after_five_seconds_and_twice_the_time_of_the_first_half(
+    taken_s: tuple[float | None, ...], classes: str
+) -> None:
+    arrived = {
+        client: 10.0 + after for client, after in zip(MANIFEST.clients, taken_s, strict=True) if after is not None
+    }
+    record = PhaseRecord(
+        opened_at_s=10.0,
+        closed_at_s=100.0,
+        held={client: held(client, NORTH, SOUTH) for client in arrived},
+        arrived=arrived,
+    )
+
+    assert " ".join(classify_arrivals(round_with(record)).values()) == classes
+
+
+def test_the_worst_of_all_phases_counts_and_who_may_still_come_is_in_no_class() -> None:
+    union = replace(CLOSED, held={each: held(each, NORTH, SOUTH) for each in (ONE, TWO)}, arrived={TWO: 29.0})
+    signs = PhaseRecord(opened_at_s=31.0, held={TWO: held(TWO, NORTH, SOUTH)})
+    data = make_round(MANIFEST, phase=1, records=(union, signs), members=frozenset({ONE, TWO}))
+
+    assert classify_arrivals(data) == {ONE: "on-time", TWO: "late", THREE: "missing"}
+
+
+def test_the_arrival_of_scores_is_in_no_class() -> None:
+    late = replace(SCORING, records=(*SCORING.records[:-1], replace(DELIVERED, closed_at_s=99.0)))
+
+    assert classify_arrivals(late) == classify_arrivals(replace(late, records=late.records[:-1]))
 
 
 # Waiting ---------------------------------------------------------------------------------------------------

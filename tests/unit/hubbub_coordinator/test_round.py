@@ -684,6 +684,7 @@ def test_scores_are_summed_over_those_who_applied_and_end_the_round_when_all_hav
         scored.receive_all()
     scored.at(State.RELEASING)
     assert scored.closed_over() == members
+    assert [each.arrived.keys() for each in scored.data.records] == [{*scored.manifest.clients}, set()]
     assert scored.data.members == frozenset(scored.manifest.clients), "the round itself was over all four"
     first, *others = members
     scored.report(first, GOOD)
