@@ -43,6 +43,7 @@ SKEWED = (
     "--server-momentum 0.5 helps, and so does --strategy secure-fedavg, which sends more."
 )
 STOPPING = "Ctrl-C stops the run; the rounds that have ended are kept on the screen"
+NO_BROWSER = "There is no browser here that can be opened: open the link yourself."
 LINGERING = "The dashboard stays up, for more runs too, until you press Ctrl-C."
 
 
@@ -71,6 +72,8 @@ async def run_demo(options: DemoOptions, console: Console) -> None:
     """Run the demo, show its progress and print its report."""
     if options.port is not None and not options.dashboard:
         raise ConfigurationError("--port says where the dashboard is served; add --dashboard")
+    if options.open and not options.dashboard:
+        raise ConfigurationError("--open opens the dashboard; add --dashboard")
     if options.json and not options.json.parent.is_dir():
         raise ConfigurationError(f"--json: there is no folder {options.json.parent}")
     if options.resume and not options.out:
@@ -110,7 +113,8 @@ async def run_demo(options: DemoOptions, console: Console) -> None:
             )
         )
         if listener is not None:
-            await stack.enter_async_context(_showing_dashboard(federation, listener, console))
+            showing = _showing_dashboard(federation, listener, console, options, Path(folder))
+            board.footer = await stack.enter_async_context(showing)
         await _run(options, manifest, federation, board, console, out)
         _tell_next(options, console)
 
@@ -136,16 +140,21 @@ def _reserve_port(port: int | None) -> socket:
 
 
 @asynccontextmanager
-async def _showing_dashboard(federation: Federation, listener: socket, console: Console) -> AsyncIterator[None]:
-    """Serve the dashboard during the run and after it, also after a failure, until Ctrl-C."""
+async def _showing_dashboard(
+    federation: Federation, listener: socket, console: Console, options: DemoOptions, folder: Path
+) -> AsyncIterator[str]:
+    """Serve the dashboard during the run and after it, also after a failure, until Ctrl-C; yield its link."""
     from hubbub_local.serving import open_dashboard, wait_for_interrupt  # noqa: PLC0415
 
     async with open_dashboard(federation.coordinator, listener) as dashboard:
-        # On separate lines: browsers and logs keep addresses, and must not keep a token.
-        console.print(f"Dashboard  {dashboard.url}", highlight=False, soft_wrap=True)
-        console.print(f"Token      {dashboard.tokens.change}", highlight=False, markup=False, soft_wrap=True)
+        token_file = dashboard.write_token(folder)
+        command = f"{_name_program()} run list --url {dashboard.url} --token-file {token_file}"
+        console.print(f"Dashboard  {dashboard.link}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"Commands   {command}", highlight=False, markup=False, soft_wrap=True)
+        if options.open and not await dashboard.open_browser(folder):
+            console.print(NO_BROWSER, highlight=False)
         try:
-            yield
+            yield dashboard.link
         except ProtocolError as error:
             console.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
             console.print(LINGERING, highlight=False)
@@ -204,11 +213,16 @@ def _tell_stopped(board: Board, console: Console, out: Path | None) -> None:
     )
 
 
+def _name_program() -> str:
+    """Return `hubbub`, or where it is if it is not on the path."""
+    is_elsewhere = Path(sys.argv[0]).name == "hubbub" and not shutil.which("hubbub")
+    return sys.argv[0] if is_elsewhere else "hubbub"
+
+
 def _tell_next(options: DemoOptions, console: Console) -> None:
     """Print commands to go on with, as they can be typed here."""
-    named = Path(sys.argv[0]).name == "hubbub" and not shutil.which("hubbub")
-    hubbub = sys.argv[0] if named else "hubbub"
-    steps = {} if options.dashboard else {"the coordinator's page": f"{hubbub} demo --dashboard"}
+    hubbub = _name_program()
+    steps = {} if options.dashboard else {"the coordinator's page": f"{hubbub} demo --dashboard --open"}
     if not is_place(options.task):
         steps["your own model"] = f"{hubbub} new FOLDER, and docs/tasks.md"
     steps["separate processes"] = f"{hubbub} federation new FOLDER, and docs/running.md"

@@ -49,6 +49,7 @@ class DemoOptions(SimulationOptions):
     dashboard: Annotated[
         bool, Option(flag="--dashboard", help="Serve the coordinator's page too, until Ctrl-C.")
     ] = False
+    open: Annotated[bool, Option(flag="--open", help="Open the page in a browser; with --dashboard.")] = False
     port: Annotated[
         int | None, Option(min=0, max=65535, help="Where the page is served: 8750; 0 is any free port.")
     ] = None

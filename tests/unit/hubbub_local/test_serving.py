@@ -3,20 +3,27 @@
 import asyncio
 import io
 import secrets
+import shlex
 import signal
 import socket
+import stat
 import subprocess
 import sys
+import webbrowser
 from functools import partial
+from pathlib import Path
 
 import httpx
 import pytest
 from rich.console import Console
 
 from hubbub.errors import ConfigurationError, ProtocolError
+from hubbub_coordinator.api.access import Tokens
 from hubbub_local.demo import LINGERING, run_demo
 from hubbub_local.options import DemoOptions
+from hubbub_local.serving import PAGE_FILE, Dashboard
 from hubbub_trainer.policy import Policy
+from support.command_line import run_hubbub
 from support.patience import HANG_S
 from support.processes import wait_until
 
@@ -39,7 +46,11 @@ def test_the_page_outlives_the_run_takes_another_and_ends_with_ctrl_c() -> None:
         assert process.stderr is not None
         try:
             lines = list(iter(partial(next, process.stdout), f"{LINGERING}\n"))
-            url, token = find(lines, "Dashboard"), find(lines, "Token")
+            url, _, token = find(lines, "Dashboard").partition("/#token=")
+            command = shlex.split(find(lines, "Commands"))
+            file = Path(command[-1])
+            assert stat.S_IMODE(file.stat().st_mode) == 0o600
+            assert '"completed"' in run_hubbub(*command[1:], "--json").check_done()
             headers = {"Authorization": f"Bearer {token}"}
             with httpx.Client(base_url=url, headers=headers, trust_env=False) as client:
                 assert "<title>Hubbub</title>" in client.get("/", headers={"Authorization": ""}).text
@@ -62,7 +73,8 @@ def test_the_page_outlives_the_run_takes_another_and_ends_with_ctrl_c() -> None:
     assert "All 3 clients hold the same model" in "".join(lines)
     assert rest == "", "the terminal is about the demo's own run"
     assert url.startswith("http://127.0.0.1:")
-    assert [line for line in lines if token in line] == [f"Token      {token}\n"]
+    assert [line for line in lines if token in line] == [f"Dashboard  {url}/#token={token}\n"]
+    assert not file.exists()
 
 
 async def test_a_run_that_failed_can_be_looked_at_before_it_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,8 +86,9 @@ async def test_a_run_that_failed_can_be_looked_at_before_it_is_reported(monkeypa
         await asyncio.wait({running}, timeout=0.02)
         assert not running.done()
     lines = shown.getvalue().splitlines()
-    async with httpx.AsyncClient(base_url=find(lines, "Dashboard"), trust_env=False) as client:
-        answer = await client.get("/api/v1/runs", headers={"Authorization": f"Bearer {find(lines, 'Token')}"})
+    url, _, token = find(lines, "Dashboard").partition("/#token=")
+    async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+        answer = await client.get("/api/v1/runs", headers={"Authorization": f"Bearer {token}"})
     # Before this, the line above: whoever reads it can press Ctrl-C at once.
     signal.raise_signal(signal.SIGINT)
 
@@ -110,6 +123,40 @@ async def test_without_the_flag_nothing_listens(monkeypatch: pytest.MonkeyPatch)
     assert "Dashboard" not in shown.getvalue()
 
 
-async def test_a_port_without_a_dashboard_is_refused() -> None:
+@pytest.mark.parametrize("options", [DemoOptions(port=8751), DemoOptions(open=True)])
+async def test_what_needs_a_dashboard_is_refused_without_one(options: DemoOptions) -> None:
     with pytest.raises(ConfigurationError, match="add --dashboard"):
-        await run_demo(DemoOptions(port=8751), Console(file=io.StringIO()))
+        await run_demo(options, Console(file=io.StringIO()))
+
+
+DASHBOARD = Dashboard("http://127.0.0.1:1", Tokens(read="r" * 43, change="c" * 43))
+
+
+async def test_a_browser_gets_a_private_file_that_leads_to_the_page_and_not_the_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+
+    def open_page(uri: str) -> bool:
+        opened.append(uri)
+        return True
+
+    monkeypatch.setenv("BROWSER", "anything")
+    monkeypatch.setattr(webbrowser, "open", open_page)
+
+    found = await DASHBOARD.open_browser(tmp_path)
+
+    page = tmp_path / PAGE_FILE
+    assert found
+    assert opened == [page.as_uri()]
+    assert stat.S_IMODE(page.stat().st_mode) == 0o600
+    assert f'content="0; url={DASHBOARD.link}"' in page.read_text("utf-8")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems always have a display")
+async def test_no_browser_takes_over_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webbrowser, "open", pytest.fail)
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        monkeypatch.delenv(name, raising=False)
+
+    assert not await DASHBOARD.open_browser(tmp_path)
