@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hubbub_cli.rabbitmq_node import find_free_ports
-from support.private_node import PrivateNode
+from hubbub_cli.trial import open_trial
 from support.program import run_program
 from support.thorough import only_thorough
 
@@ -40,7 +40,9 @@ def follow(text: str, folder: Path, **environment: str) -> str:
     write_files(text, folder)
     script = "\n".join(["set -e", *read_commands(text)])
     done = run_program("bash", "-c", script, cwd=folder, env={"HOME": str(folder), **environment})
-    logs = "".join(f"{path.name}: {path.read_text()[-2000:]}\n" for path in sorted(folder.glob("*.log")))
+    logs = "".join(
+        f"{path.name}: {path.read_text()[-2000:]}\n" for path in sorted(folder.glob("trial/logs/*.log"))
+    )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{logs}"
     return done.stdout
 
@@ -65,23 +67,23 @@ def test_files_task_and_demo_do_what_the_tutorial_says(tmp_path: Path) -> None:
     assert "All 3 clients hold the same model" in said
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder whose federation, if there is one, is ended at last."""
+    yield tmp_path
+    if (tmp_path / "trial").exists():
+        open_trial(tmp_path / "trial").stop()
+
+
 @only_thorough
 @pytest.mark.broker
-def test_all_of_the_tutorial_ends_with_a_model_of_separate_processes(
-    tmp_path: Path, rabbitmq_server: None
-) -> None:
+def test_all_of_the_tutorial_ends_with_a_model_of_separate_processes(folder: Path, rabbitmq_server: None) -> None:
     del rabbitmq_server
     (port,) = find_free_ports(1)
-    with PrivateNode() as node:
-        write_program(tmp_path / "rabbitmqctl", node.ctl_command)
 
-        said = follow(
-            TUTORIAL.replace("amqp://localhost/", f"amqp://127.0.0.1:{node.port}/"),
-            tmp_path,
-            PATH=f"{tmp_path}:/usr/bin:/bin",
-            HUBBUB_COORDINATOR_PORT=str(port),
-            HUBBUB_URL=f"http://127.0.0.1:{port}",
-        )
+    at = {"HUBBUB_COORDINATOR_PORT": str(port), "HUBBUB_URL": f"http://127.0.0.1:{port}"}
+    said = follow(TUTORIAL, folder, PATH="/usr/bin:/bin", **at)
 
     assert "the run is complete: all 5 rounds are done" in said
     assert 50 < float(said.rsplit("with a probability of ", 1)[1].split("%")[0]) < 100
+    assert said.endswith("all processes have ended\n")
