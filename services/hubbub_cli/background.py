@@ -13,6 +13,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,11 +104,11 @@ class Background:
 
     def _signal(self, names: Sequence[str], number: signal.Signals) -> list[str]:
         running = {name: found for name in names if (found := self.find_id(name)) is not None}
+        send = os.killpg if number is signal.SIGKILL else os.kill
         for found in running.values():
-            if number is signal.SIGKILL:
-                os.killpg(found, number)
-            else:
-                os.kill(found, number)
+            # It may have ended since.
+            with suppress(ProcessLookupError):
+                send(found, number)
         return list(running)
 
     def read_last_line(self, name: str) -> str:

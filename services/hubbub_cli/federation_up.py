@@ -37,7 +37,8 @@ def ending_like_ctrl_c() -> Iterator[None]:
 
 
 def _interrupt(_number: int, _frame: object) -> None:
-    signal.raise_signal(signal.SIGINT)
+    # Not SIGINT, which a shell's background jobs ignore.
+    raise KeyboardInterrupt
 
 
 def begin_trial(trial: Trial, choices: Choices, console: Console) -> RunView:

@@ -1,6 +1,7 @@
 """`hubbub federation up`: what it refuses before it starts anything, and what each party is given."""
 
 import os
+import signal
 import socket
 import stat
 import tomllib
@@ -12,6 +13,7 @@ import pytest
 from hubbub.errors import ConfigurationError
 from hubbub_cli import federation_broker
 from hubbub_cli.background import Background
+from hubbub_cli.federation_up import ending_like_ctrl_c
 from hubbub_cli.rabbitmq_node import find_free_ports
 from hubbub_cli.trial import Choices, Trial, open_trial
 from support.command_line import Hubbub
@@ -161,3 +163,12 @@ def test_a_federation_that_never_ran_is_down(folder: Path, hubbub: Hubbub) -> No
     assert (ended.code, ended.json["up"], ended.json["run"]) == (1, False, None)
     assert set(ended.json["parties"]) == set(open_trial(folder).parties)
     assert hubbub("federation", "down", folder).check_done() == "nothing was running\n"
+
+
+def test_a_request_to_end_counts_also_where_a_shell_ignores_ctrl_c() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(KeyboardInterrupt), ending_like_ctrl_c():
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGINT, before)
