@@ -43,21 +43,22 @@ def print_runs(answers: Sequence[Json], total: int) -> None:
     if not answers:
         console.print("no runs", highlight=False)
         return
-    is_wide = console.width >= WIDE
+    views = [read(RunView, answer) for answer in answers]
+    is_wide, is_named = console.width >= WIDE, any(run.name for run in views)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, int(is_wide), 0, 0))
     for column in ("run", "state"):
         table.add_column(column, no_wrap=True)
-    for column in ("strategy", "task"):
+    for column in ("name", "strategy", "task") if is_named else ("strategy", "task"):
         table.add_column(column, overflow="fold")
     numbers = ("rounds", "score", "payload") if is_wide else ("rounds", "score")
     for column in numbers:
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("began", no_wrap=True)
-    for answer in answers:
-        run = read(RunView, answer)
+    for run in views:
         table.add_row(
             run.short,
             Text(run.state, style_of(run.state)).append(", stalled" if run.stalled else "", "yellow"),
+            *([Text(run.name)] if is_named else []),
             Text(run.strategy),
             Text(run.task),
             f"{run.rounds_released}/{run.rounds_wanted}",
@@ -99,6 +100,10 @@ def _describe(run: RunWithParties) -> Iterable[tuple[str, Text]]:
     if run.reason:
         state.append(f": {run.reason}", "default")
     yield "run", Text(run.run)
+    if run.name:
+        yield "name", Text(run.name)
+    if run.note:
+        yield "note", Text(run.note)
     yield "state", state
     blocks = f" in blocks of {run.block}" if run.block > 1 else ""
     parts = (f"{run.strategy}{blocks}", f"{run.wire} wire", f"task {run.task}", f"{run.parameters:,} parameters")

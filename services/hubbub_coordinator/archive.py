@@ -22,6 +22,7 @@ from hubbub.store.base import Archive, EventStore, Snapshot
 from hubbub.store.event_codec import EventCodec
 from hubbub_coordinator.accounts import Sums, add_up, split_by_party
 from hubbub_coordinator.event_feed import FeedEvent, FeedEventKind
+from hubbub_coordinator.labels import Label
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord
@@ -187,6 +188,7 @@ class KnownRun:
     held: Mapping[int, SomeRound]
     """The last rounds, which are in memory, by number."""
     archive: RunArchive
+    label: Label
 
     def find_rounds(self, *, after: int = 0, limit: int | None = None) -> list[SomeRound]:
         """Return all rounds so far, or some of them; a round that is about to begin is not among them."""

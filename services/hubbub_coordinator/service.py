@@ -33,6 +33,7 @@ from hubbub_coordinator.archive import EndedRun, KnownRun, RunArchive, RunSummar
 from hubbub_coordinator.event_feed import KEPT, EventFeed
 from hubbub_coordinator.events import Began, CancelRequested, PauseRequested, ResumeRequested
 from hubbub_coordinator.intake import read_round_event, read_run_event
+from hubbub_coordinator.labels import Label, Labels
 from hubbub_coordinator.metrics import Metering, OpenRuns
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
@@ -40,6 +41,7 @@ from hubbub_coordinator.phases import run as runs
 log = logging.getLogger(__name__)
 
 ANY_RUN = RunId("")
+LABELS_FILE = "labels.json"
 SNAPSHOT_AFTER = 64
 """Events of a run after which a snapshot replaces them."""
 
@@ -107,10 +109,12 @@ class Coordinator:
         self._submitted: dict[str, RunId] = {}
         """Runs by idempotency key."""
         self._submitting = asyncio.Lock()
+        """Held while a run is begun under a key, or a label is written."""
         self._tombstones = Tombstones(folder / TOMBSTONES)
         self._audit = AuditLog(folder / AUDIT_FILE, identity.name)
         self._store = store or SqliteStore(folder / STATE_FILE)
         self._archive = RunArchive(self._store)
+        self._labels = Labels(folder / LABELS_FILE)
         self.runner = Runner(
             identity=identity,
             roster=roster,
@@ -266,6 +270,15 @@ class Coordinator:
             raise RunOver(f"run {run} is {self._states[run]} already")
         await self.runner.feed_until_kept(Key("run", run), event)
 
+    async def put_label(self, run: RunId, label: Label) -> None:
+        """Give a run a name and a note."""
+        self.check_run(run)
+        async with self._submitting:
+            await asyncio.to_thread(self._labels.put, run, label)
+        # Views of it in a cache are out of date, as after a step.
+        self._steps[run] += 1
+        self._steps[ANY_RUN] += 1
+
     # Queries by the API and the terminal ----------------------------------------------------------------
 
     def now_s(self) -> float:
@@ -316,7 +329,8 @@ class Coordinator:
         state, data = (live.state, live.data) if live else self._archive.find_run(run)
         if not isinstance(state, runs.State) or not isinstance(data, runs.CoordinatorRun):
             raise LocalError(f"{run} is not a run")
-        return KnownRun(run, state, data, dict(self._find_held(run, data.round)), self._archive)
+        held = dict(self._find_held(run, data.round))
+        return KnownRun(run, state, data, held, self._archive, self._labels.find(run))
 
     def _find_held(self, run: RunId, last: int) -> Iterator[tuple[int, SomeRound]]:
         """Yield the rounds that are in memory, the last first; all earlier ones are archived."""

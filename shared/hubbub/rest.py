@@ -92,6 +92,9 @@ class RunView(BaseModel):
     """A run."""
 
     run: str
+    name: str
+    """A name that an operator gave it; empty if nobody did."""
+    note: str
     state: str
     reason: str
     warning: str

@@ -524,7 +524,22 @@ def test_a_cancelled_run_has_a_round_that_was_broken_off_and_nobody_who_collects
         expect(page.locator("#machine-moves")).to_have_text("Round 1 was broken off while collecting, for good.")
         party = page.get_by_role("region", name="Parties").get_by_role("img", name=re.compile(f"^{late}, client"))
         expect(party).to_have_accessible_name(re.compile("had not delivered union"))
+        name_run(page, "Pilot, three hospitals")
         watch.check()
+    assert stage.federation.read_run(manifest.run_id).name == "Pilot, three hospitals"
+
+
+def name_run(page: Page, name: str) -> None:
+    """Give the run a name, which the title and the list then have."""
+    page.get_by_role("group", name="Steer this run").get_by_role("button", name="Name").click()
+    dialog = page.get_by_role("dialog", name="Name this run")
+    dialog.get_by_label("Name", exact=True).fill(name)
+    dialog.get_by_label("Note").fill("Its second round was slow.")
+    assert axe(page) == []
+    dialog.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(name)
+    expect(page.get_by_role("article").get_by_text("Its second round was slow.")).to_be_visible()
+    expect(page.get_by_role("navigation", name=re.compile("^Runs")).get_by_text(name)).to_be_visible()
 
 
 # For everybody ------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from hubbub_coordinator.api.views import (
     view_run,
 )
 from hubbub_coordinator.archive import KnownRun
+from hubbub_coordinator.labels import Label
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.service import ANY_RUN, Coordinator, UnknownRun
 
@@ -131,6 +132,13 @@ async def resume_run(coordinator: Asked, run: RunPath) -> RunView:
     return await _view_run(coordinator, run)
 
 
+@router.put(f"{RUNS}/{{run}}/label", **changing(HTTPStatus.NOT_FOUND))
+async def label_run(coordinator: Asked, run: RunPath, label: Label) -> RunView:
+    """Give a run a name and a note, in the place of those that it has."""
+    await coordinator.put_label(run, label)
+    return await _view_run(coordinator, run)
+
+
 Limit = Annotated[int, Query(ge=1, le=500)]
 After = Annotated[int, Query(ge=0, le=MOST_ROUNDS, description="Only rounds after this one.")]
 LARGE = cached(HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE)
@@ -206,4 +214,4 @@ async def _view_run(coordinator: Coordinator, run: RunId) -> RunView:
     wanted = known.state not in runs.OUTCOMES or known.data.round > known.data.ended
     last = known.data.round if wanted else 0
     found = known.held.get(last) or (await asyncio.to_thread(known.find_round, last) if last else None)
-    return view_run(run, known.state, known.data, found)
+    return view_run(run, known.state, known.data, found, known.label)

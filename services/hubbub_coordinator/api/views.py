@@ -16,6 +16,7 @@ from hubbub.trust.roster import Roster
 from hubbub_coordinator import accounts
 from hubbub_coordinator.accounts import PartyTotalView
 from hubbub_coordinator.archive import KnownRun, SomeRound
+from hubbub_coordinator.labels import NO_LABEL, Label
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
 from hubbub_coordinator.phases.round import CoordinatorRound, PhaseRecord
@@ -137,12 +138,12 @@ def _find_phase_state(state: rounds.State, record: PhaseRecord) -> PhaseState:
 # Runs ---------------------------------------------------------------------------------------------------
 
 
-def view_run(run: RunId, state: runs.State, data: CoordinatorRun, last: Last) -> RunView:
+def view_run(run: RunId, state: runs.State, data: CoordinatorRun, last: Last, label: Label = NO_LABEL) -> RunView:
     """Return a run in short; its id is a parameter because computing it costs as much as all the rest."""
-    return RunView.model_validate(_summarise(run, state, data, last))
+    return RunView.model_validate(_summarise(run, state, data, last, label))
 
 
-def _summarise(run: RunId, state: runs.State, data: CoordinatorRun, last: Last) -> dict[str, object]:
+def _summarise(run: RunId, state: runs.State, data: CoordinatorRun, last: Last, label: Label) -> dict[str, object]:
     waiting = find_awaited(state, data, last)
     # The open round's figures so far; once it has ended, the run's own totals include them.
     now = last[1] if last and last[1].number > data.ended else None
@@ -152,6 +153,8 @@ def _summarise(run: RunId, state: runs.State, data: CoordinatorRun, last: Last) 
         remaining_s = data.rounds_s / data.ended * (manifest.rounds - data.released)
     return {
         "run": run,
+        "name": label.name,
+        "note": label.note,
         "state": state.value,
         "reason": data.reason,
         "warning": describe_risks(STRATEGIES[manifest.strategy], manifest.protocol_parameters),
@@ -208,7 +211,7 @@ def view_detail(known: KnownRun, roster: Roster, now_s: float) -> RunDetail:
                 since_s=waiting.since_s if waited_for else None,
             )
         )
-    summary = _summarise(known.run, state, data, last)
+    summary = _summarise(known.run, state, data, last, known.label)
     no_gain = explain_no_gain(data.manifest.strategy, data.manifest.parameters)
     own = {"manifest": data.manifest, "no_gain": no_gain, "participants": participants}
     return RunDetail.model_validate({**summary, **own})

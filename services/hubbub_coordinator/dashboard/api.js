@@ -11,6 +11,7 @@ export const PATHS = {
   resume: "/api/v1/runs/{run}/resume",
   cancel: "/api/v1/runs/{run}/cancel",
   rounds: "/api/v1/runs/{run}/rounds",
+  label: "/api/v1/runs/{run}/label",
   cost: "/api/v1/runs/{run}/cost",
   export: "/api/v1/runs/{run}/export",
   events: "/api/v1/events",
@@ -85,6 +86,14 @@ export function createApi() {
     pause: (run) => post(PATHS.pause, run),
     resume: (run) => post(PATHS.resume, run),
     cancel: (run) => post(PATHS.cancel, run),
+    putLabel: async (run, label) =>
+      (
+        await request(makeUrl(PATHS.label, { run }), {
+          method: "PUT",
+          body: JSON.stringify(label),
+          headers: { "Content-Type": "application/json" },
+        })
+      ).json(),
     submit: async (text, key) =>
       (
         await request(PATHS.runs, {

@@ -109,6 +109,11 @@ export function shortId(run) {
   return run.slice(0, 10);
 }
 
+/** A run's name, or what it is. */
+export function nameRun({ name, task, strategy }) {
+  return name || `${task} · ${strategy}`;
+}
+
 /** One thing or several. */
 export function plural(count, one, many = `${one}s`) {
   return `${formatCount(count)} ${count === 1 ? one : many}`;

@@ -17,6 +17,7 @@ import {
   isShare,
   labelMetric,
   listNames,
+  nameRun,
   NOTHING,
   plural,
   shortId,
@@ -75,8 +76,11 @@ export function mountHeadline(store, { nowS }) {
 }
 
 function showTitle(run) {
-  setText(byId("run-title"), `${run.task} · ${run.strategy}`);
+  setText(byId("run-title"), nameRun(run));
+  show(byId("run-remark"), run.note !== "");
+  setText(byId("run-remark"), run.note);
   const parties = [
+    ...(run.name ? [`${run.task} · ${run.strategy}`] : []),
     ...(run.block > 1 ? [`blocks of ${run.block}`] : []),
     `${run.wire} wire`,
     plural(run.clients, "client"),

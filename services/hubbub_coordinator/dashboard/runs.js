@@ -1,7 +1,7 @@
 // The list of runs.
 
 import { byId, h, reconcile, set, setText, show } from "./dom.js";
-import { formatAgo, formatClock, formatDay, formatMetric, isShare, plural, shortId } from "./format.js";
+import { formatAgo, formatClock, formatDay, formatMetric, isShare, nameRun, plural, shortId } from "./format.js";
 import { stateIcon } from "./icons.js";
 
 export const ACTIVE = ["enrolling", "agreeing", "running", "paused"];
@@ -92,13 +92,14 @@ function updateRow(row, run, chosen, now_s) {
     state.replaceChildren(stateIcon(run.state), run.state);
   }
   setText(row.querySelector(".run-metric"), sayMetric(run));
-  setText(row.querySelector(".run-what"), `${run.task} · ${run.strategy}`);
+  setText(row.querySelector(".run-what"), nameRun(run));
   setText(row.querySelector(".run-age"), sayAge(run, now_s));
   setText(row.querySelector(".run-rounds"), `${run.rounds_released} / ${run.rounds_wanted}`);
   drawProgress(row.querySelector(".progress"), run);
   set(link, {
     title: [
       shortId(run.run),
+      ...(run.name ? [`${run.task} · ${run.strategy}`] : []),
       `began ${formatDay(run.began_at_s)}`,
       plural(run.clients, "client"),
       plural(run.aggregators, "aggregator"),

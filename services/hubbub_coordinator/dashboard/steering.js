@@ -1,4 +1,4 @@
-// Pause, resume, cancel, same again, export.
+// Pause, resume, cancel, name, same again, export.
 
 import { byId, h, setText, show } from "./dom.js";
 import { onSubmit, prepareDialog } from "./dialogs.js";
@@ -10,6 +10,7 @@ export function mountSteering(store, { api, onChanged, onProblem, onAgain }) {
   const confirm = byId("confirm-dialog");
   const menu = byId("export");
   prepareDialog(confirm);
+  prepareDialog(byId("label-dialog"));
 
   store.on(["detail", "about"], ({ detail, about }) => showButtons(detail, about?.may_change ?? false));
   byId("pause").addEventListener("click", async () => {
@@ -23,6 +24,18 @@ export function mountSteering(store, { api, onChanged, onProblem, onAgain }) {
   onSubmit(byId("confirm-form"), byId("confirm-error"), async () => {
     onChanged(await api.cancel(store.state.detail.run));
     confirm.close();
+  });
+  byId("label").addEventListener("click", () => {
+    const { name, note } = store.state.detail;
+    byId("label-name").value = name;
+    byId("label-note").value = note;
+    setText(byId("label-error"), "");
+    byId("label-dialog").showModal();
+  });
+  onSubmit(byId("label-form"), byId("label-error"), async () => {
+    const label = { name: byId("label-name").value, note: byId("label-note").value };
+    onChanged(await api.putLabel(store.state.detail.run, label));
+    byId("label-dialog").close();
   });
   byId("again").addEventListener("click", () => onAgain(store.state.detail));
   menu.addEventListener("click", (event) => {
@@ -70,6 +83,6 @@ function showButtons(run, mayChange) {
   show(pause, ACTIVE.includes(run.state));
   setText(pause, run.state === "paused" ? "Resume" : run.pausing ? "Do not pause" : "Pause");
   show(byId("cancel"), ACTIVE.includes(run.state));
-  for (const id of ["pause", "cancel", "again"]) byId(id).disabled = !mayChange;
+  for (const id of ["pause", "cancel", "label", "again"]) byId(id).disabled = !mayChange;
   show(byId("may-not-change"), !mayChange);
 }

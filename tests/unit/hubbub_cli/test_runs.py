@@ -154,6 +154,24 @@ def test_a_run_that_is_stalled_is_shown_as_such(
         assert max(map(len, listed.splitlines())) <= 80
 
 
+def test_a_run_is_shown_with_the_name_and_note_that_it_has(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    named = {**ANSWER, "name": "Pilot", "note": "slow at night", "participants": []}
+
+    print_run(named, [])
+    shown = capsys.readouterr().out
+    print_runs([named, ANSWER], 2)
+    listed = capsys.readouterr().out
+    print_runs([ANSWER], 1)
+
+    assert re.search(r"name +Pilot\nnote +slow at night", re.sub(r" +\n", "\n", shown))
+    assert re.search(r" name .*\n.*\n.* Pilot ", listed)
+    assert max(map(len, listed.splitlines())) <= 80
+    assert " name " not in capsys.readouterr().out
+
+
 def test_a_metric_is_written_as_everywhere_else() -> None:
     for name, value in product(("accuracy", "auc", "mse"), (0.0, 0.98765, 123456.0)):
         assert show_metric(name, value) == format_value(name, value)

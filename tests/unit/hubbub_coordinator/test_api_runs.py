@@ -11,6 +11,7 @@ from unittest.mock import AsyncMock, call
 import httpx
 import pytest
 
+from hubbub.errors import ConfigurationError
 from hubbub.ids import Role, RunId
 from hubbub.machine.effects import Key
 from hubbub.messages.manifest import Manifest, MetricClaim
@@ -18,9 +19,10 @@ from hubbub.runtime.runner import RunningMachine, Transition
 from hubbub.transport.memory import MemoryBroker, MemoryTransport
 from hubbub.transport.topology import topology_for
 from hubbub_coordinator.events import ReceiptArrived
+from hubbub_coordinator.labels import Label, Labels
 from hubbub_coordinator.phases import round as rounds
 from hubbub_coordinator.phases import run as runs
-from hubbub_coordinator.service import Coordinator
+from hubbub_coordinator.service import LABELS_FILE, Coordinator
 from hubbub_local.federation import start_federation
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from support import coordinator_scene
@@ -141,6 +143,34 @@ async def test_an_unknown_run_is_not_found(tmp_path: Path) -> None:
             assert (answer.status_code, run in answer.json()["detail"]) == (404, True)
         assert (await client.post(f"{RUNS}/{run}/cancel")).status_code == 404
         assert (await client.get(f"{RUNS}/nonsense")).status_code == 422
+
+
+async def test_a_run_has_the_name_and_note_that_it_was_given_last_also_when_it_is_over_or_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    path = f"{RUNS}/{SUBMITTED.run_id}"
+    async with running_scene(tmp_path) as scene, client_of(scene.coordinator) as client:
+        await client.post(RUNS, content=SUBMITTED.model_dump_json())
+        assert (await get(client, path))["name"] == ""
+        await client.post(f"{path}/cancel")
+        for name, status in ((" Pilot ", 200), ("x" * 61, 422), ("two\nlines", 422)):
+            answer = await client.put(f"{path}/label", json={"name": name, "note": "slow at night"})
+            assert answer.status_code == status, answer.text
+        assert (await client.put(f"{RUNS}/{'0' * 64}/label", json={"name": "x"})).status_code == 404
+        (listed,) = (await get(client, RUNS))["items"]
+
+    assert (listed["name"], listed["note"]) == ("Pilot", "slow at night")
+    (file,) = await asyncio.to_thread(lambda: [*tmp_path.rglob(LABELS_FILE)])
+    kept = Labels(file)
+    assert kept.find(SUBMITTED.run_id) == Label(name="Pilot", note="slow at night")
+
+
+def test_a_file_of_names_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    file = tmp_path / LABELS_FILE
+    file.write_text("{", encoding="ascii")
+
+    with pytest.raises(ConfigurationError, match=r"labels.json should hold the names and notes of runs"):
+        Labels(file)
 
 
 async def test_a_run_can_be_paused_resumed_and_cancelled_once(tmp_path: Path) -> None:
