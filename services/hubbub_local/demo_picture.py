@@ -219,7 +219,9 @@ def _draw_bytes(board: Board, width: int, lines: int) -> Panel:
         for name, size in sizes.items()
     ]
     told = compare(ours, fedavg) if ours and fedavg else "after the first round"
-    return _frame(_spread([*rows, Text(told, style="bold" if ours else "dim")], lines), "all messages", lines)
+    return _frame(
+        _spread([*rows, Text(told, style="bold" if ours else "dim")], lines), "all messages of ended rounds", lines
+    )
 
 
 def _draw_bar(part: float, width: int) -> str:
