@@ -421,6 +421,50 @@ def tab_to(page: Page, wanted: Locator) -> None:
     raise AssertionError(f"{wanted} cannot be reached with Tab")
 
 
+NOTICES = """() => { globalThis.Notification = class {
+    static permission = "granted";
+    static requestPermission = async () => "granted";
+    constructor(title, { body }) { document.documentElement.dataset.noticed = `${title}: ${body}`; }
+}; }"""
+"""In the place of the browser's notifications, which nobody can look at."""
+
+
+def test_two_runs_are_drawn_together_and_a_run_that_is_refused_is_told_of_wherever_one_looks(stage: Stage) -> None:
+    federation = stage.federation
+    first, second = (federation.submit(draw_up(stage, rounds=2, local_steps=steps)) for steps in (5, 50))
+    for run in (first, second):
+        federation.wait_for(run, lambda view: view.state == "completed")
+    other = federation.read(f"runs/{second}/rounds")["items"]
+    scores = [100 * each["metrics"]["accuracy"] for each in other]
+    with stage.page(f"/#/runs/{first}") as (page, watch):
+        page.get_by_label("Draw beside it").select_option(second)
+        for name in ("Accuracy", "Bytes over time"):
+            card = page.get_by_role("region", name=name, exact=True)
+            card.scroll_into_view_if_needed()
+            expect(card.get_by_text(f"{second[:10]}:")).to_be_visible()
+            card.get_by_role("button", name=re.compile("Table")).click()
+            expect(card.get_by_role("columnheader").last).to_contain_text(second[:10])
+        expect(card.get_by_role("row").nth(2)).to_contain_text(
+            show_bytes(sum(each["all_wire_bytes"] for each in other))
+        )
+        card = page.get_by_role("region", name="Accuracy", exact=True)
+        expect(card.get_by_role("row").nth(2)).to_contain_text(show_percent(scores[-1] / 100))
+        card.get_by_role("button", name=re.compile("Table")).click()
+        plot = card.get_by_role("img", name=re.compile("^Accuracy"))
+        expect(plot.locator("svg").first).to_be_visible()
+        assert plot.evaluate("plot => [...plot.data[0].y]") == pytest.approx(scores)
+
+        page.evaluate(NOTICES)
+        page.get_by_role("button", name="Notify me when a run ends or waits").click()
+        refused = federation.submit(draw_up(stage, rounds=1, strategy="shared-mask"))
+        expect(page.locator("html")).to_have_attribute("data-noticed", re.compile("the run failed"))
+        page.goto(f"/#/runs/{refused}")
+        refusals = page.get_by_role("region", name="Refusals by party", exact=True)
+        expect(refusals.get_by_role("row").nth(1)).to_have_text(re.compile("^trainer.*policy|^client.*policy"))
+        assert axe(page) == []
+        watch.check()
+
+
 # What goes wrong ----------------------------------------------------------------------------------------
 
 

@@ -11,8 +11,11 @@ import { mountHeatMap } from "./heat_map.js";
 import { mountLog } from "./log.js";
 import { mountMachine } from "./machine.js";
 import { mountManifest } from "./manifest.js";
+import { mountNotifier } from "./notifier.js";
+import { mountOverlay } from "./overlay.js";
 import { mountPicture } from "./picture.js";
 import { createReading, NO_RUNS } from "./reading.js";
+import { mountRefusals, REFUSALS } from "./refusals.js";
 import { ACTIVE, mountRuns } from "./runs.js";
 import { readToken } from "./session.js";
 import { mountShortcuts } from "./shortcuts.js";
@@ -43,6 +46,7 @@ function main() {
     unknown: "",
     detail: null,
     rounds: [],
+    overlay: null,
     cost: null,
     connection: { name: "stopped" },
     liveUntilMs: 0,
@@ -60,6 +64,9 @@ function main() {
   mountHeatMap(store);
   mountMachine(store);
   mountCharts(store);
+  mountOverlay(store, { api, complain });
+  const refusals = mountRefusals();
+  const notifier = mountNotifier(store, { nowS, complain });
   mountCosts(store);
   mountManifest(store);
 
@@ -73,7 +80,10 @@ function main() {
       reading.follow(event);
       log.add([event]);
       picture.play(event);
-      if (event.run === store.state.chosen) announcer.announceEvent(event);
+      notifier.follow(event);
+      if (event.run !== store.state.chosen) return;
+      refusals.add(event);
+      announcer.announceEvent(event);
     },
     onReset: readAgain,
     onState: onConnection,
@@ -171,8 +181,13 @@ function main() {
 
   async function readLog(run) {
     try {
-      const { items } = await api.listEvents({ run, limit: LOG_PAGE });
-      if (store.state.chosen === run) log.fill(items);
+      const [all, refused] = await Promise.all([
+        api.listEvents({ run, limit: LOG_PAGE }),
+        api.listEvents({ run, limit: LOG_PAGE, kind: REFUSALS }),
+      ]);
+      if (store.state.chosen !== run) return;
+      log.fill(all.items);
+      refusals.fill(refused.items);
     } catch (error) {
       onReadError(error);
     }
@@ -190,6 +205,7 @@ function main() {
     if (!named && likely && !matchMedia(NARROW).matches) return void location.replace(`#/runs/${likely.run}`);
     if (named === store.state.chosen && store.state.detail) return;
     log.clear();
+    refusals.clear();
     store.set({ chosen: named, unknown: "", detail: null, rounds: [], cost: null });
     if (!named || !readToken()) return;
     reading.readAll();

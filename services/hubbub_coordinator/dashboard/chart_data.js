@@ -11,7 +11,9 @@ import {
   formatTimes,
   isShare,
   labelMetric,
+  nameRun,
   plural,
+  shortId,
 } from "./format.js";
 
 const BYTES = 8;
@@ -22,11 +24,25 @@ const NOT_SCORED = "This run sums no scores.";
 export const CHARTS = [
   { name: "metric", title: "Scores", place: "charts", build: chartMetric },
   { name: "bytes", title: "Bytes per round", place: "charts", build: chartBytes, nearer: "Without FedAvg" },
+  { name: "sent", title: "Bytes over time", place: "charts-more", build: chartSent },
   { name: "time", title: "Time per round", place: "charts-more", build: chartTime },
   { name: "union", title: "|V| per round", place: "charts-more", build: chartUnion },
 ];
 
-function chartMetric({ detail, rounds }, colours) {
+/** Name of the run that is drawn beside the chosen one. */
+function nameOther({ detail }) {
+  return `${nameRun(detail)} ${shortId(detail.run)}`;
+}
+
+function otherLine(overlay, x, y, customdata, colours) {
+  return {
+    ...line(nameOther(overlay), x, y, customdata, { color: colours.series[4], width: 2, dash: "dot" }),
+    mode: markers(x),
+    marker: { color: colours.series[4], size: 6 },
+  };
+}
+
+function chartMetric({ detail, rounds, overlay }, colours) {
   const { headline, target } = detail;
   if (!headline) return { traces: [], layout: {}, summary: "", empty: NOT_SCORED, table: { head: [], body: [] } };
   const { name, higher_is_better: rises } = headline;
@@ -35,7 +51,19 @@ function chartMetric({ detail, rounds }, colours) {
   const x = shown.map((round) => round.round);
   const say = (round) => formatMetric(name, round.metrics[name]);
   const scale = isShare(name) ? 100 : 1;
+  const others = overlay ? measured(overlay.rounds, name) : [];
   const traces = [
+    ...(others.length > 0
+      ? [
+          otherLine(
+            overlay,
+            others.map((round) => round.round),
+            others.map((round) => scale * round.metrics[name]),
+            others.map(say),
+            colours,
+          ),
+        ]
+      : []),
     {
       type: "scatter",
       name,
@@ -91,12 +119,126 @@ function chartMetric({ detail, rounds }, colours) {
     },
     summary: best
       ? `From ${say(shown[0])} to ${say(shown.at(-1))} over ${plural(shown.length, "round")}; ` +
-        `best ${say(best)} in round ${best.round}.`
+        `best ${say(best)} in round ${best.round}.${sayOther(overlay, others, say)}`
       : "",
     empty: "The first numbers come with the first scored round.",
     table: {
-      head: ["Round", ...names.map(labelMetric)],
-      body: shown.map((round) => [round.round, ...names.map((each) => formatMetric(each, round.metrics[each]))]),
+      head: ["Round", ...names.map(labelMetric), ...(overlay ? [`${labelMetric(name)}, ${nameOther(overlay)}`] : [])],
+      body: numbersOf(shown, others).map((number) => [
+        number,
+        ...names.map((each) => formatMetric(each, find(shown, number)?.metrics[each])),
+        ...(overlay ? [formatMetric(name, find(others, number)?.metrics[name])] : []),
+      ]),
+    },
+  };
+}
+
+function sayOther(overlay, others, say) {
+  if (!overlay) return "";
+  const other = nameOther(overlay);
+  if (others.length === 0) return ` ${other} has no such scores.`;
+  return ` ${other}: ${say(others.at(-1))} after ${plural(others.length, "round")}.`;
+}
+
+function numbersOf(...runs) {
+  return [...new Set(runs.flat().map((round) => round.round))].sort((a, b) => a - b);
+}
+
+function find(rounds, number) {
+  return rounds.find((round) => round.round === number);
+}
+
+/** All bytes of a run since its beginning, at the end of each round, and FedAvg's for the same rounds. */
+function addUp({ detail, rounds }) {
+  let sent = 0;
+  let fedavg = 0;
+  return rounds
+    .filter((round) => round.ended_at_s !== null)
+    .map((round) => {
+      sent += round.all_wire_bytes;
+      if (round.state === "released") fedavg += round.fedavg_wire_bytes;
+      return { round: round.round, after_s: round.ended_at_s - detail.began_at_s, sent, fedavg };
+    });
+}
+
+const UNITS_OF_TIME = [
+  { name: "h", seconds: 3600 },
+  { name: "min", seconds: 60 },
+  { name: "s", seconds: 1 },
+];
+
+function chartSent({ detail, rounds, overlay }, colours) {
+  const own = addUp({ detail, rounds });
+  const other = overlay ? addUp(overlay) : [];
+  const longest_s = Math.max(1, ...[...own, ...other].map((point) => point.after_s));
+  const unit = UNITS_OF_TIME.find(({ seconds }) => longest_s >= 2 * seconds) ?? UNITS_OF_TIME.at(-1);
+  const timesOf = (points) => points.map((point) => point.after_s / unit.seconds);
+  const x = timesOf(own);
+  const draw = (name, field, style) =>
+    line(
+      name,
+      x,
+      own.map((point) => point[field]),
+      own.map((point) => `${formatBytes(point[field])}, round ${point.round}`),
+      style,
+    );
+  const traces = [
+    {
+      ...draw("all messages", "sent", { color: colours.accent, width: 2.5 }),
+      mode: markers(x),
+      marker: { color: colours.accent, size: 6 },
+    },
+    draw("uncompressed FedAvg", "fedavg", { color: colours.ink, width: 1.5, dash: "dash" }),
+    ...(other.length > 0
+      ? [
+          otherLine(
+            overlay,
+            timesOf(other),
+            other.map((point) => point.sent),
+            other.map((point) => `${formatBytes(point.sent)}, round ${point.round}`),
+            colours,
+          ),
+        ]
+      : []),
+  ];
+  const last = own.at(-1);
+  const lastOther = other.at(-1);
+  return {
+    traces,
+    layout: {
+      xaxis: {
+        range: [0, (1.03 * longest_s) / unit.seconds],
+        dtick: null,
+        nticks: 7,
+        tickformat: "",
+        ticksuffix: ` ${unit.name}`,
+        unifiedhovertitle: { text: "after %{x:.1f}" },
+      },
+      yaxis: bytesUpTo(Math.max(1, ...own.map((point) => Math.max(point.sent, point.fedavg)), lastOther?.sent ?? 0)),
+    },
+    summary: last
+      ? `${formatBytes(last.sent)} after ${formatDuration(last.after_s)}` +
+        `${lastOther ? `; ${nameOther(overlay)}: ${formatBytes(lastOther.sent)} after ${formatDuration(lastOther.after_s)}` : ""}.`
+      : "",
+    empty: "The first bytes come with the first round.",
+    table: {
+      head: [
+        "Round",
+        "After",
+        "All messages",
+        "FedAvg's",
+        ...(overlay ? [`After, ${nameOther(overlay)}`, `All messages, ${nameOther(overlay)}`] : []),
+      ],
+      body: numbersOf(own, other).map((number) => {
+        const [mine, its] = [find(own, number), find(other, number)];
+        return [
+          number,
+          formatDuration(mine?.after_s),
+          formatBytes(mine?.sent),
+          formatBytes(mine?.fedavg),
+          ...(overlay ? [formatDuration(its?.after_s), formatBytes(its?.sent)] : []),
+        ];
+      }),
     },
   };
 }
@@ -308,12 +450,14 @@ function markers(x) {
   return x.length <= 30 ? "lines+markers" : "lines";
 }
 
-/** Ticks at whole multiples of a power of two, since KB and MB are. */
 function byteAxis(rounds, near) {
-  const top = Math.max(
-    1,
-    ...rounds.map((round) => Math.max(near ? 0 : round.fedavg_wire_bytes, round.all_wire_bytes)),
+  return bytesUpTo(
+    Math.max(1, ...rounds.map((round) => Math.max(near ? 0 : round.fedavg_wire_bytes, round.all_wire_bytes))),
   );
+}
+
+/** Ticks at whole multiples of a power of two, since KB and MB are. */
+function bytesUpTo(top) {
   const step = 2 ** Math.ceil(Math.log2(top / 5));
   const tickvals = Array.from({ length: 6 }, (_, index) => index * step).filter((value) => value <= 1.1 * top);
   return {

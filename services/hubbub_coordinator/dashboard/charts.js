@@ -57,7 +57,7 @@ export function mountCharts(store) {
       redraw();
     });
   }
-  store.on(["detail", "rounds", "theme"], redraw);
+  store.on(["detail", "rounds", "overlay", "theme"], redraw);
 }
 
 function makeCard(chart) {
@@ -93,7 +93,7 @@ function makeCard(chart) {
   return { ...parts, root, chart, asTable: false, near: false, inSight: false, drawn: "" };
 }
 
-function draw(card, { detail, rounds, theme }) {
+function draw(card, { detail, rounds, overlay, theme }) {
   const width = Math.floor(card.root.clientWidth);
   if (!detail || width === 0) return;
   const last = rounds.at(-1);
@@ -103,6 +103,7 @@ function draw(card, { detail, rounds, theme }) {
     last?.state,
     last?.phase,
     last?.union_size,
+    overlay?.detail.run,
     theme,
     width,
     card.asTable,
@@ -112,7 +113,7 @@ function draw(card, { detail, rounds, theme }) {
   if (card.drawn === key) return;
   card.drawn = key;
   const colours = readColours();
-  const built = { title: card.chart.title, ...card.chart.build({ detail, rounds, near: card.near }, colours) };
+  const built = { title: card.chart.title, ...card.chart.build({ detail, rounds, overlay, near: card.near }, colours) };
   showText(card, built);
   if (built.table.body.length === 0) return;
   if (card.asTable) card.table.replaceChildren(table(built.title, built.table.head, built.table.body));
@@ -189,7 +190,7 @@ function dress(layout, colours, width, range) {
     fixedrange: true,
     automargin: true,
   };
-  const { yaxis = {}, yaxis2, ...rest } = layout;
+  const { xaxis, yaxis = {}, yaxis2, ...rest } = layout;
   return {
     width,
     height: 226,
@@ -212,6 +213,7 @@ function dress(layout, colours, width, range) {
       tickformat: "d",
       dtick: chooseStep(range[1] - range[0]),
       unifiedhovertitle: { text: "round %{x}" },
+      ...xaxis,
     },
     yaxis: { ...axis, ...yaxis },
     ...(yaxis2 ? { yaxis2: { ...axis, ...yaxis2 } } : {}),
