@@ -24,6 +24,7 @@ from hubbub_cli.doctor import doctor
 from hubbub_cli.federation import federations
 from hubbub_cli.formatting import print_warning
 from hubbub_cli.keys import keys
+from hubbub_cli.kit import kits
 from hubbub_cli.ledger import ledgers
 from hubbub_cli.models import models
 from hubbub_cli.new import new_project
@@ -141,6 +142,7 @@ app.command(context_settings=PASS_ON, rich_help_panel="Try and measure")(bench)
 for name, group in {
     "keys": keys,
     "roster": rosters,
+    "kit": kits,
     "policy": policies,
     "manifest": manifests,
     "model": models,
