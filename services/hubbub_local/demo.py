@@ -222,13 +222,13 @@ def _name_program() -> str:
 def _tell_next(options: DemoOptions, console: Console) -> None:
     """Print commands to go on with, as they can be typed here."""
     hubbub = _name_program()
-    steps = {} if options.dashboard else {"the coordinator's page": f"{hubbub} demo --dashboard --open"}
+    steps = {} if options.dashboard else {"dashboard": f"{hubbub} demo --dashboard --open"}
     if not is_place(options.task):
         steps["your own model"] = f"{hubbub} new FOLDER, and docs/tasks.md"
-    steps["separate processes"] = f"{hubbub} federation new FOLDER, and docs/running.md"
+    steps["processes"] = f"{hubbub} federation new FOLDER, and docs/running.md"
     console.print("\nNext")
     for what, command in steps.items():
-        console.print(f"  {what:<24}{command}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"  {what:<16}{command}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _warn(manifest: Manifest, console: Console) -> None:

@@ -30,7 +30,7 @@ HALVES = " ▏▎▍▌▋▊▉█"
 STATUS_WIDTH = 20
 FEW = 12
 """Clients that an aggregator has a mark for; more are a number."""
-TALL = 36
+TALL = 35
 MOST_FIGURES = 12
 LEAST = 20
 """Lines below which bytes and metric are left out."""

@@ -27,7 +27,8 @@ def show(board: Board, console: Console) -> Iterator[None]:
         else:
             board.news.clear()
             width, height = console.size
-            picture.update(draw(board, width, height, board.clock()), refresh=True)
+            # One line less: at the end rich adds one, and whatever scrolls out of the window is left behind.
+            picture.update(draw(board, width, height - 1, board.clock()), refresh=True)
 
     async def tick() -> None:
         while True:

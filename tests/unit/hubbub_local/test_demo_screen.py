@@ -48,6 +48,8 @@ async def test_a_terminal_shows_the_picture_and_leaves_nothing_of_it() -> None:
 
     assert "a run" in text
     assert "Ctrl-C stops it" in text
+    first = text.partition("\r\x1b[2K")[0]
+    assert first.count("\n") + 1 == console.height - 1, "rich adds one at the end, and a first line would be left"
     assert text.endswith("\x1b[1A\x1b[2K")
 
 
