@@ -35,6 +35,7 @@ _LONGEST_FIRST = (
     "integration/test_processes.py",
     "integration/test_broker_outages.py",
     "integration/test_tls_federation.py",
+    "integration/test_kits.py",
     "integration/test_consumer_timeout.py",
     "integration/test_wheel.py",
     "integration/test_compose.py",

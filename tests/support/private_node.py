@@ -23,13 +23,16 @@ from support.certificates import CertificateFiles
 from support.private_server import PrivateServer
 from support.program import run_program
 
+_ASKS_CLIENTS = ("ssl_options.verify = verify_peer", "ssl_options.fail_if_no_peer_cert = true")
+
 
 @dataclass(frozen=True, slots=True)
 class NodeTls:
-    """A node's files for TLS; it takes only clients with a certificate of the same authority."""
+    """A node's files for TLS, and whether it takes only clients with a certificate of the same authority."""
 
     ca_file: Path
     server: CertificateFiles
+    asks_clients: bool = True
 
 
 class PrivateNode(PrivateServer):
@@ -111,8 +114,7 @@ class PrivateNode(PrivateServer):
             f"ssl_options.cacertfile = {self._tls.ca_file}",
             f"ssl_options.certfile = {self._tls.server.cert}",
             f"ssl_options.keyfile = {self._tls.server.key}",
-            "ssl_options.verify = verify_peer",
-            "ssl_options.fail_if_no_peer_cert = true",
+            *(_ASKS_CLIENTS if self._tls.asks_clients else ()),
         ]
 
 

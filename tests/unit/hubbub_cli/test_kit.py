@@ -4,7 +4,6 @@ import io
 import os
 import re
 import shlex
-import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +24,7 @@ from support.command_line import Ended, Hubbub
 from support.compose_file import check_compose_specification, read_services
 from support.dockerfile import read_targets
 from support.doctor_scene import ADA, ANNA, CORA, ROLES, find, verdicts
+from support.kits import unpack_kit, with_hubbub
 from support.program import run_program
 from support.service_settings import SETTINGS
 
@@ -70,12 +70,7 @@ class Scene:
     def unpack(self, name: PartyId) -> Path:
         """Do what the kit's README.md says in its fourth step, and the fifth."""
         readme = self.files(name)["README.md"].decode()
-        lines = re.findall(r"^ {7}((?:tar|mkdir|hubbub keys tokens) .*)$", readme, re.MULTILINE)
-        script = "\n".join(lines).replace("../keys/", "../../")
-        path = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-        done = run_program("/bin/sh", "-euc", script, cwd=self.folder / "kits", env=path)
-        assert done.returncode == 0, done.stderr
-        return self.folder / "kits" / name
+        return unpack_kit(self.archive(name), readme, self.folder, with_hubbub())
 
 
 @pytest.fixture
