@@ -33,7 +33,7 @@ from support.measured_run import measure_run  # noqa: E402  (It is where tests a
 from support.rest_stand_in import Front  # noqa: E402
 
 SERVICES = {"Coordinator": CoordinatorSettings, "Aggregator": AggregatorSettings, "Trainer": TrainerSettings}
-METHODS = ("get", "post")
+METHODS = ("get", "post", "put")
 
 
 def write_cli() -> str:

@@ -364,7 +364,7 @@ def test_running_lists_every_route() -> None:
 
     routes = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
 
-    assert set(named(RUNNING, r"(?:GET|POST) [^`]+")) == routes
+    assert set(named(RUNNING, r"(?:GET|POST|PUT) [^`]+")) == routes
 
 
 def test_running_names_every_state_of_a_run() -> None:
