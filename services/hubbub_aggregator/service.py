@@ -16,6 +16,7 @@ from hubbub.messages.rounds import ClosePhase, PartialChunk, VoidPhase
 from hubbub.messages.runs import RunEnded, RunKey, RunKeys, RunProposed
 from hubbub.messages.shares import Receipt, SetReceived, ShareChunk, ShareSeed, SignedReceipt
 from hubbub.runtime.clock import Clock, SystemClock
+from hubbub.runtime.event_log import Transition
 from hubbub.runtime.message_checks import check_sender
 from hubbub.runtime.participant import Participant
 from hubbub.runtime.runner import KeyedEvent, Observer, RunningMachine
@@ -25,6 +26,7 @@ from hubbub.transport.base import Transport
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
 from hubbub.trust.signed import check_run_keys, digest_run_keys, sign_receipt
+from hubbub_aggregator import progress_log
 from hubbub_aggregator.events import CloseOrdered, Ended, KeysArrived, Proposed, VoidOrdered
 from hubbub_aggregator.intake import read_order, read_partial, read_share
 from hubbub_aggregator.journal import Journal
@@ -68,6 +70,10 @@ class Aggregator(Participant):
         self._receipts: dict[Key, set[SignedReceipt]] = {}
         """Receipts that this process has signed, by phase."""
         self._jobs = PhaseJobs(identity, self._spool, self._vault, self.runner.post, self._seal_of, self._clock)
+
+    def describe(self, moment: Transition) -> str:
+        """Describe progress for the operator's log."""
+        return progress_log.describe(moment)
 
     # Messages to events ---------------------------------------------------------------------------------
 

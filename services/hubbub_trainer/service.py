@@ -22,6 +22,7 @@ from hubbub.messages.shares import ResendSet
 from hubbub.messages.snapshots import ModelVouched, SnapshotChunk
 from hubbub.protocol import weights
 from hubbub.runtime.clock import Clock, SystemClock
+from hubbub.runtime.event_log import Transition
 from hubbub.runtime.message_checks import check_sender
 from hubbub.runtime.participant import Participant
 from hubbub.runtime.runner import KeyedEvent, Observer, RunningMachine
@@ -29,7 +30,7 @@ from hubbub.strategies.registry import STRATEGIES
 from hubbub.transport.base import Transport
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
-from hubbub_trainer import snapshots
+from hubbub_trainer import progress_log, snapshots
 from hubbub_trainer.events import (
     Overtaken,
     Proposed,
@@ -148,6 +149,10 @@ class Trainer(Participant):
         self.give_up_training()
         self._ledger.close()
         super().close()
+
+    def describe(self, moment: Transition) -> str:
+        """Describe progress for the data owner's log."""
+        return progress_log.describe(moment)
 
     # Messages to events ---------------------------------------------------------------------------------
 

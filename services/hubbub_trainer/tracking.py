@@ -115,7 +115,7 @@ def write_note(moment: Transition) -> Note | None:
         case Admission() as data:
             return _note_admission(moment, data)
         case Participation() as data if moment.after is participation.State.ENDED:
-            outcome = _find_outcome(moment, data)
+            outcome = find_outcome(moment, data)
             return Note(client=data.me, manifest=data.manifest, at_s=moment.at_s, round=data.over, outcome=outcome)
     return None
 
@@ -131,7 +131,7 @@ def _note_admission(moment: Transition, data: Admission) -> Note | None:
     return Note(client=data.me, manifest=data.manifest, at_s=moment.at_s, outcome=outcome if ends else "")
 
 
-def _find_outcome(moment: Transition, data: Participation) -> str:
+def find_outcome(moment: Transition, data: Participation) -> str:
     """Return how the run ended for this client."""
     match moment.event:
         case Ended(outcome=outcome):

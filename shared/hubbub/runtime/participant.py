@@ -16,6 +16,7 @@ from hubbub.messages.envelope import Envelope
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.runs import PartyFailed, RunEnded, RunKey, RunProposed
 from hubbub.runtime.clock import Clock, SystemClock
+from hubbub.runtime.event_log import Transition
 from hubbub.runtime.message_checks import check_manifest, role_of
 from hubbub.runtime.runner import KeyedEvent, Observer, Runner, RunningMachine, Shell
 from hubbub.runtime.spool import Spool
@@ -76,8 +77,9 @@ class Participant(Shell, ABC):
             clock=clock or SystemClock(),
             counters=self.counters,
             audit=self._audit,
-            observer=observer,
+            observer=self._observe,
         )
+        self._observer = observer
 
     @abstractmethod
     def _object(self, manifest: Manifest) -> tuple[Objection, ...]:
@@ -138,6 +140,15 @@ class Participant(Shell, ABC):
                 # All are told: which of them coordinates the run was lost, too.
                 for coordinator in coordinators:
                     self._say_lost(Key("run", run), coordinator)
+
+    @abstractmethod
+    def describe(self, moment: Transition) -> str:
+        """Return a line for the log about a transition; empty for most."""
+
+    def _observe(self, moment: Transition) -> None:
+        if told := self.describe(moment):
+            log.info("%s", told)
+        self._observer(moment)
 
     def _remember_run(self, run: RunId) -> None:
         self._tombstones.add(run)
@@ -216,3 +227,9 @@ class Participant(Shell, ABC):
         """Close the audit log and the store."""
         self._audit.close()
         self._store.close()
+
+
+def describe_joining(manifest: Manifest) -> str:
+    """Return the line for the log that a run was joined."""
+    run = f"{manifest.run_id[:12]}: {manifest.task}, {manifest.strategy}, {manifest.rounds} rounds"
+    return f"joined run {run}, {len(manifest.clients)} clients, {len(manifest.aggregators)} aggregators"

@@ -19,7 +19,7 @@ from hubbub.ids import Role
 from hubbub.runtime.health import Vitals, answering
 from hubbub.runtime.settings import ProbedSettings, ServiceSettings, load_settings
 from hubbub.runtime.state_folder import TOMBSTONES, is_empty, lock_folder
-from hubbub.runtime.telemetry import log_as_json
+from hubbub.runtime.telemetry import log_to_error_stream
 from hubbub.transport.access import Login, Tls
 from hubbub.transport.base import Transport
 from hubbub.transport.rabbitmq import RabbitMqTransport
@@ -65,7 +65,7 @@ def main(model: type[S], role: Role, pin: Pin[S], serve: Serve[S]) -> int:
     except ConfigurationError as error:
         sys.stderr.write(f"{role.value}: {error}\n")
         return EXIT_CONFIGURATION
-    log_as_json(identity.name, settings.log_level)
+    log_to_error_stream(identity.name, settings.log_level)
     # Nobody reads the creation time of counters, and it would double the number of series.
     disable_created_metrics()  # type: ignore[no-untyped-call]  # The library has no types there.
     try:

@@ -1,6 +1,6 @@
-"""Telemetry of a party: log lines as JSON objects, counters and gauges.
+"""Telemetry of a party: log lines as JSON objects, or as text at a terminal; counters and gauges.
 
-Every log line names the party that wrote it and, if it is about one, the run, round and phase. Of a message's
+Every line of JSON names the party that wrote it and, if it is about one, the run, round and phase. Of a message's
 content, only its kind and size are logged.
 
 Counters are for the party's operator, and an organisation may hand its trainer's to others. So nothing is counted
@@ -15,6 +15,7 @@ from __future__ import annotations
 import collections
 import json
 import logging
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -84,10 +85,32 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+class TextFormatter(logging.Formatter):
+    """Formatter for a reader at a terminal: time of day, level unless it is ordinary, message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write a line, and a traceback if there is one."""
+        level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
+        line = f"{datetime.fromtimestamp(record.created).astimezone():%H:%M:%S}  {level}{record.getMessage()}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def log_to_error_stream(party: str, level: str) -> None:
+    """Send all log lines of this process to standard error: as text to a terminal, otherwise as JSON."""
+    if sys.stderr.isatty():
+        _log_with(TextFormatter(), level, None)
+    else:
+        log_as_json(party, level)
+
+
 def log_as_json(party: str, level: str, stream: TextIO | None = None) -> None:
     """Send all log lines of this process to `stream`, or to the current standard error."""
+    _log_with(JsonFormatter(party), level, stream)
+
+
+def _log_with(formatter: logging.Formatter, level: str, stream: TextIO | None) -> None:
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonFormatter(party))
+    handler.setFormatter(formatter)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

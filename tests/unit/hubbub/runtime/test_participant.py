@@ -18,6 +18,7 @@ from hubbub.messages.envelope import Envelope, Message
 from hubbub.messages.manifest import Manifest
 from hubbub.messages.rounds import RoundOpened
 from hubbub.messages.runs import GroupConfirmed, PartyFailed, RunEnded, RunKey, RunProposed
+from hubbub.runtime.event_log import Transition
 from hubbub.runtime.participant import Participant
 from hubbub.runtime.runner import KeyedEvent, RunningMachine
 from hubbub.runtime.state_folder import STATE_FILE
@@ -127,6 +128,10 @@ class Guest(Participant):
 
     async def work(self, key: Key, job: Job) -> object:
         raise NotImplementedError
+
+    def describe(self, moment: Transition) -> str:
+        del moment
+        return ""
 
     def _object(self, manifest: Manifest) -> tuple[Objection, ...]:
         del manifest

@@ -1,12 +1,13 @@
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator
 
 import pytest
 
 from hubbub.errors import RejectReason
-from hubbub.runtime.telemetry import Counters, context
+from hubbub.runtime.telemetry import Counters, context, log_to_error_stream
 from support.measured_run import logging_as_json
 
 log = logging.getLogger("hubbub.test")
@@ -63,6 +64,24 @@ def test_a_reason_and_a_traceback_are_fields_and_the_level_is_obeyed(stream: io.
     assert refused["reason"] == "second-set"
     assert failed["message"] == "failed"
     assert "ValueError: invalid literal" in str(failed["traceback"])
+
+
+def test_a_terminal_gets_text_and_a_pipe_gets_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(*, is_terminal: bool) -> str:
+        stream = io.StringIO()
+        monkeypatch.setattr(stream, "isatty", lambda: is_terminal)
+        monkeypatch.setattr("sys.stderr", stream)
+        log_to_error_stream("client-1", "info")
+        with context(run="r1", round=3):
+            log.info("round 3: trained 4.1 s")
+            log.warning("refused")
+        return stream.getvalue()
+
+    with logging_as_json():
+        assert re.sub(r"\d\d:\d\d:\d\d", "T", write(is_terminal=True)) == (
+            "T  round 3: trained 4.1 s\nT  warning: refused\n"
+        )
+        assert [json.loads(line)["round"] for line in write(is_terminal=False).splitlines()] == [3, 3]
 
 
 def test_counters_of_two_parties_in_one_process_are_apart_and_every_reason_is_a_label_from_the_start() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import re
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -80,6 +81,38 @@ def test_every_line_of_a_round_names_its_round_and_every_line_of_a_phase_both(me
 
     assert {line.get("round") for line in rounds} == {line.get("round") for line in phases} == {1, 2}
     assert {line.get("phase") for line in phases} == {"union", "signs", "scores"}
+
+
+def test_trainers_and_aggregators_tell_of_their_progress(measured: Measured) -> None:
+    def tell(party: str) -> list[str]:
+        lines = [line for line in measured.lines if (line["party"], line["level"]) == (party, "info")]
+        return [re.sub(r"\d+\.\d+%?", "N", str(line["message"])) for line in lines]
+
+    parties = "3 clients, 2 aggregators"
+    run = f"joined run {measured.manifest.run_id[:12]}: synthetic, sec-union, 2 rounds, {parties}"
+    assert tell(measured.manifest.clients[0]) == [
+        run,
+        "all clients hold the same secret; waiting for the first round",
+        *(
+            f"round {number}: {told}"
+            for number in (1, 2)
+            for told in (
+                "trained N s",
+                "delivered union",
+                "delivered signs",
+                "applied, 3 of 3 clients in it",
+                "delivered scores",
+                "accuracy N, loss N over 3 clients",
+            )
+        ),
+        "the run is over: completed",
+    ]
+    told = {name: tell(name) for name in measured.manifest.aggregators}
+    for lines in told.values():
+        assert (lines[0], lines[-1]) == (run, "the run is over: completed")
+        assert "round 2, signs: closed over 3 of 3 clients" in lines
+    released = "round 1, scores: released to the clients"
+    assert sum(released in lines for lines in told.values()) == 1, "the combiner alone sends to clients"
 
 
 # What goes wrong ---------------------------------------------------------------------------------------------
