@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, StringConstraints, ValidationError
 
 from hubbub import __version__
 from hubbub.errors import ConfigurationError
@@ -14,6 +16,13 @@ from hubbub_cli.formatting import count
 from hubbub_cli.kit_contents import CA_FILE, FACTS_FILE, ROSTER_FILE, Facts, Files, find_private, unpack
 
 ASK_AGAIN = "use nothing of it, and ask whoever made it to send it again"
+
+
+class _Told(BaseModel):
+    """Facts as the archive has them, of characters that a terminal can be shown."""
+
+    hubbub: Annotated[str, StringConstraints(pattern=r"^[\w.+-]{1,40}$")]
+    amqp_url: Annotated[str, StringConstraints(pattern=r"^[!-~]{1,4096}$")]
 
 
 def check_archive(archive: Path, identity: Path, sha256: str | None, found: Findings) -> str | None:
@@ -56,18 +65,17 @@ def _check_secrets(files: Files, found: Findings) -> None:
 def _read_facts(files: Files, found: Findings) -> Facts | None:
     """Read what the kit follows from; None if that cannot be read, or this version writes other kits."""
     try:
-        told = json.loads(files[FACTS_FILE])
-        version, amqp_url = str(told["hubbub"]), str(told["amqp_url"])
+        told = _Told.model_validate_json(files[FACTS_FILE])
         roster = Roster.model_validate_json(files[ROSTER_FILE])
         verify_roster(roster)
-    except (KeyError, TypeError, ValueError, ConfigurationError):
+    except (KeyError, ValidationError, ConfigurationError):
         found.fail("files", f"{FACTS_FILE} or {ROSTER_FILE} is missing, or was changed", ASK_AGAIN)
         return None
-    if version != __version__:
-        what = f"the kit was made by hubbub {version}, and this is {__version__}"
+    if told.hubbub != __version__:
+        what = f"the kit was made by hubbub {told.hubbub}, and this is {__version__}"
         found.fail("version", what, "install the version that all organisations agreed on, and check again")
         return None
-    return Facts(roster, amqp_url, files.get(CA_FILE, b""))
+    return Facts(roster, told.amqp_url, files.get(CA_FILE, b""))
 
 
 def _check_roster(roster: Roster, own: Identity, identity: Path, found: Findings) -> None:

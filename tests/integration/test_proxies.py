@@ -2,17 +2,21 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from hubbub.errors import BrokerRefused, BrokerUnreachable, ProxyRefused, ProxyUnreachable
-from hubbub.ids import Role
+from hubbub.ids import PartyId, Role
 from hubbub.transport.access import Tls
-from hubbub.transport.rabbitmq import RabbitMqTransport
+from hubbub.transport.rabbitmq import RabbitMqTransport, declare_topology
 from hubbub.transport.topology import Topology, inbox, topology_for
 from hubbub_cli.rabbitmq_node import find_free_ports
 from support.broker import declared
 from support.certificates import Authority
+from support.debian import UnavailableError
+from support.namespaces import Exchange, require_namespaces
 from support.private_node import NodeTls, PrivateNode
 from support.proxies import PASSWORD, PROXIES, MakeProxy, PrivateProxy, TinyProxy
 from support.twins import PAUSE, Recorder, address_of, new_party
@@ -78,6 +82,43 @@ async def test_messages_go_through_the_proxy_and_go_on_when_it_comes_back(
     # One connection is to send over and one to receive over, and each was made twice.
     assert proxy.count_requests("localhost", hospital.node.tls_port) >= 4
     assert PASSWORD not in f"{transport!r}"
+
+
+def test_a_network_that_lets_out_the_proxy_alone_is_enough(rabbitmq_server: None, tmp_path: Path) -> None:
+    """The hospital has no DNS and no way to the broker; its localhost is not the proxy's."""
+    del rabbitmq_server
+    try:
+        require_namespaces()
+    except UnavailableError as reason:
+        pytest.skip(str(reason))
+    party, authority = new_party(), Authority(tmp_path)
+    topology = topology_for(party, Role.AGGREGATOR)
+    with ExitStack() as stack:
+        node = PrivateNode(NodeTls(authority.ca_file, authority.certify_server("localhost")))
+        stack.callback(node.close)
+        proxy = TinyProxy(node.tls_port, host="192.0.2.10")
+        stack.callback(proxy.close)
+        internet = Exchange(proxy.host)
+        stack.callback(internet.close)
+        with internet.entered():
+            node.start()
+            proxy.start()
+            asyncio.run(declare_topology(node.url, topology))
+        hospital, outside = internet.join("hospital"), Hospital(node, authority)
+        stack.callback(hospital.namespace.close)
+        hospital.allow_only(proxy.host, proxy.port)
+        with hospital.namespace.entered():
+            asyncio.run(send_and_receive(outside.connect(proxy.url, topology), party))
+            with pytest.raises(BrokerUnreachable, match=f"no RabbitMQ answers at localhost:{node.tls_port}"):
+                asyncio.run(send_and_receive(outside.connect("", topology, timeout_s=0.5), party))
+
+
+async def send_and_receive(transport: RabbitMqTransport, party: PartyId) -> None:
+    recorder = Recorder()
+    async with transport:
+        await transport.subscribe(inbox(party), recorder)
+        await transport.publish(address_of(party), b"hello")
+        await recorder.wait_for(1)
 
 
 async def test_each_of_several_addresses_is_asked_for_through_the_proxy(hospital: Hospital) -> None:

@@ -22,7 +22,7 @@ class PrivateProxy(PrivateServer):
 
     scheme: str
 
-    def __init__(self, program: str, package: str, ports: Collection[int]) -> None:
+    def __init__(self, program: str, package: str, ports: Collection[int], host: str = "127.0.0.1") -> None:
         if shutil.which(program) is None:
             try:
                 debian.install(package)
@@ -30,18 +30,19 @@ class PrivateProxy(PrivateServer):
                 pytest.fail(f"no {program} is installed: {reason}", pytrace=False)
         super().__init__(program)
         self.ports = frozenset(ports)
+        self.host = host
         (self.port,) = find_free_ports(1)
 
     @property
     def url(self) -> str:
-        return f"{self.scheme}://{USER}:{PASSWORD}@127.0.0.1:{self.port}"
+        return f"{self.scheme}://{USER}:{PASSWORD}@{self.where}"
 
     @property
     def where(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     def serves(self) -> bool:
-        return listens("127.0.0.1", self.port)
+        return listens(self.host, self.port)
 
     @abstractmethod
     def count_requests(self, host: str, port: int) -> int:
@@ -51,11 +52,11 @@ class PrivateProxy(PrivateServer):
 class TinyProxy(PrivateProxy):
     scheme = "http"
 
-    def __init__(self, *ports: int) -> None:
-        super().__init__("tinyproxy", "tinyproxy-bin", ports)
+    def __init__(self, *ports: int, host: str = "127.0.0.1") -> None:
+        super().__init__("tinyproxy", "tinyproxy-bin", ports, host)
 
     def launch(self) -> None:
-        lines = [f"Port {self.port}", "Listen 127.0.0.1", f"BasicAuth {USER} {PASSWORD}", "LogLevel Connect"]
+        lines = [f"Port {self.port}", f"Listen {self.host}", f"BasicAuth {USER} {PASSWORD}", "LogLevel Connect"]
         lines += [f"ConnectPort {port}" for port in self.ports]
         file = self.folder / "tinyproxy.conf"
         file.write_text("\n".join([*lines, ""]))

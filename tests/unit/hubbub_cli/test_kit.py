@@ -255,6 +255,14 @@ def no_facts(files: dict[str, bytes]) -> None:
     files["kit.json"] = b"[]"
 
 
+def deep_facts(files: dict[str, bytes]) -> None:
+    files["kit.json"] = b"[" * 1_000_000
+
+
+def escapes(files: dict[str, bytes]) -> None:
+    files["kit.json"] = files["kit.json"].replace(b"203.0.113.10", rb"\u001b[2J")
+
+
 def no_broker(files: dict[str, bytes]) -> None:
     files["kit.json"] = files["kit.json"].replace(b"amqps://", b"sesame://")
 
@@ -268,6 +276,8 @@ def no_broker(files: dict[str, bytes]) -> None:
         (other_broker, "changed: settings.toml, values.yaml"),
         (other_authority, "changed: kit.json"),
         (no_facts, "kit.json or roster.json is missing, or was changed"),
+        (deep_facts, "kit.json or roster.json is missing, or was changed"),
+        (escapes, "kit.json or roster.json is missing, or was changed"),
         (no_broker, "kit.json names no broker"),
     ],
 )

@@ -205,7 +205,7 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 async def test_tls_runs_inside_the_tunnel_and_names_the_broker(tmp_path: Path) -> None:
     """Several brokers, or a broker and a web server, can share port 443 by the name that TLS tells (SNI)."""
     authority, named = Authority(tmp_path / "authority"), []
-    files = authority.certify_server("broker.example")
+    files = authority.certify_server("broker.example", "localhost")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(files.cert, files.key)
     context.sni_callback = lambda _socket, name, _context: named.append(name)
@@ -221,10 +221,14 @@ async def test_tls_runs_inside_the_tunnel_and_names_the_broker(tmp_path: Path) -
             answer = await reader.readexactly(400_000)
             writer.close()
             await writer.wait_closed()
+        (directly,) = Access(f"amqps://localhost:{port}/", tls=tls).entrances
+        _, writer = await directly.open(directly.context)
+        writer.close()
+        await writer.wait_closed()
 
     assert answer == b"AMQP" * 100_000
     assert (tunnels.targets, tunnels.logins) == (["broker.example:443"], {b"anna:se/same"})
-    assert named == ["broker.example"]
+    assert named == ["broker.example", "localhost"]
 
 
 async def test_every_address_is_tried_through_the_proxy_and_its_last_word_is_told() -> None:
