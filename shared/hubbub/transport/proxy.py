@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
 import ssl
 from base64 import b64encode
 from collections.abc import Mapping
@@ -77,7 +78,7 @@ class Proxy:
         target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         request = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
         if self.user:
-            login = b64encode(f"{self.user}:{self.password}".encode()).decode()
+            login = b64encode(f"{self.user}:{self.password}".encode(errors="surrogateescape")).decode()
             request.append(f"Proxy-Authorization: Basic {login}")
         try:
             streams = Streams(*await asyncio.open_connection(self.host, self.port))
@@ -126,9 +127,10 @@ class Proxy:
             raise BrokerUnreachable(_not_reached(self.where, target, answer)) from None
 
     def _away(self, error: OSError) -> ProxyUnreachable:
+        # asyncio and python-socks write sentences into `strerror`; errors of a resolver have a number below zero.
+        name = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or "no connection"
         return ProxyUnreachable(
-            f"no proxy answers at {self.where} ({error.strerror or 'no connection'}): check that it runs, and host"
-            " and port in its URL"
+            f"no proxy answers at {self.where} ({name}): check that it runs, and host and port in its URL"
         )
 
 
@@ -175,6 +177,8 @@ def read_proxy(text: str, what: str) -> Proxy:
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
         port = parts.port
+        # A name that has no form in DNS raises here, and not when it is connected to.
+        (parts.hostname or "").encode("idna")
     except ValueError:
         port = None
     if not port or not parts.hostname or parts.scheme not in _KINDS or parts.path.strip("/"):

@@ -100,10 +100,11 @@ class Connector:
         except TimeoutError as error:
             if self._told is not None:
                 raise self._told from error
+            kind = " that the proxy is of the kind in its URL," if self.access.way else ""
             raise BrokerUnreachable(
                 f"no RabbitMQ answers at {self.access.where}{self.access.way} (tried for {self.timeout_s:g} s)."
-                " Check that the broker runs, that host and port in its URL are right, and that no firewall is in"
-                " between."
+                f" Check that the broker runs, that host and port in its URL are right,{kind} and that no firewall"
+                " is in between."
             ) from error
 
     async def connect_at_last(self) -> AbstractConnection:

@@ -158,7 +158,9 @@ async def test_a_proxy_that_nobody_runs_is_told_from_a_broker() -> None:
         pass
 
     for kind in ("http", "socks5"):
-        with pytest.raises(ProxyUnreachable, match=f"no proxy answers at 127.0.0.1:{gone.port}"):
+        with pytest.raises(
+            ProxyUnreachable, match=rf"no proxy answers at 127.0.0.1:{gone.port} \(Connection refused\)"
+        ):
             await Proxy(kind, "127.0.0.1", gone.port).open("broker.example", 443, None)
 
 
