@@ -24,6 +24,11 @@ Element = TypeVar("Element", int, NDArray[np.uint64])
 """A number mod p, or a vector of them; p is below 2^32 for vectors, so that products fit."""
 
 
+LONG_PRIME = 2**256 - 189
+"""The field of single numbers below 2^255, such as keys; a share has 256 bits."""
+_LONG_BYTES = 32
+
+
 def find_prime(at_least: int) -> int:
     """Return the smallest prime of at least this size; for small ones, by trial division."""
     return next(p for p in count(max(2, at_least)) if all(p % d for d in range(2, int(p**0.5) + 1)))
@@ -81,3 +86,26 @@ def recover(shares: Mapping[int, Residues], prime: int) -> Residues:
     """Return the vector from the shares of t or more parties, by their numbers."""
     wide = {party: share.astype(np.uint64) for party, share in shares.items()}
     return interpolate(wide, prime).astype(residue_type(prime))
+
+
+def deal_number(secret: int, parties: int, threshold: int, stream: RandomStream) -> list[int]:
+    """Make one share of a number for each party; the stream must be secret and fresh."""
+    check_threshold(threshold, parties, LONG_PRIME)
+    coefficients = [secret, *(_draw_number(stream) for _ in range(threshold - 1))]
+    return [evaluate(coefficients, x, LONG_PRIME) for x in range(1, parties + 1)]
+
+
+def recover_numbers(shares: Mapping[int, Sequence[int]]) -> list[int]:
+    """Return several numbers from the shares of t or more parties, by their numbers."""
+    # Factors are the same for all of them, so they are treated as a vector.
+    columns = {party: np.array(each, dtype=object) for party, each in shares.items()}
+    return [int(number) for number in interpolate(columns, LONG_PRIME)]
+
+
+def _draw_number(stream: RandomStream) -> int:
+    """Draw a number mod p, without bias."""
+    drawn, raw = LONG_PRIME, np.empty(_LONG_BYTES, dtype=np.uint8)
+    while drawn >= LONG_PRIME:
+        stream.fill(raw)
+        drawn = int.from_bytes(raw.tobytes(), "little")
+    return drawn

@@ -57,3 +57,26 @@ def test_fewer_than_t_shares_are_uniform_whatever_was_dealt() -> None:
 def test_a_threshold_that_does_not_fit_is_refused(threshold: int, parties: int, prime: int) -> None:
     with pytest.raises(ConfigurationError, match="does not fit"):
         shamir.deal(np.zeros(1, np.uint32), prime, parties, threshold, AesCtrStream(bytes(32)))
+
+
+@given(
+    secrets=st.lists(st.integers(0, 2**255 - 1), max_size=4),
+    sizes=st.integers(2, 6).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n))),
+    key=st.binary(min_size=32, max_size=32),
+)
+def test_any_t_shares_give_numbers_of_255_bits(secrets: list[int], sizes: tuple[int, int], key: bytes) -> None:
+    parties, threshold = sizes
+    stream = AesCtrStream(key)
+    dealt = [shamir.deal_number(secret, parties, threshold, stream) for secret in secrets]
+    assert all(0 <= share < 2**256 for shares in dealt for share in shares)
+
+    for some in combinations(range(parties), threshold):
+        held = {place + 1: [shares[place] for shares in dealt] for place in some}
+        assert shamir.recover_numbers(held) == secrets
+
+
+def test_the_field_of_numbers_is_that_of_the_largest_prime_of_256_bits() -> None:
+    gmpy2 = pytest.importorskip("gmpy2")
+
+    assert gmpy2.is_prime(shamir.LONG_PRIME)
+    assert not any(gmpy2.is_prime(larger) for larger in range(shamir.LONG_PRIME + 1, 2**256))
