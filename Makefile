@@ -47,7 +47,7 @@ bench-peers: $(DEV_READY)
 # rounds of CIFAR-10 (40 minutes; without eastly-he, which takes a quarter of an hour for each). Whatever was stopped
 # goes on when this is called again, on another day with TODAY=2026-11-18, or whichever it was begun on.
 PAPER_CIFAR10 := fedavg,topbinary-direct,topbinary-sep,no-union,sec-union-letter,sec-union,sec-union-q5-letter,$(\
-	)partial-sec-union,plaintext-union,shared-mask,secure-fedavg,eastly-tss
+	)partial-sec-union,plaintext-union,shared-mask,secure-fedavg,bonawitz,eastly-tss
 paper: $(DEV_READY)
 	$(BIN)/hubbub reproduce mnist --seeds 0,1,2 --out docs/results/$(TODAY)-mnist --resume $(ARGS)
 	$(BIN)/hubbub reproduce cifar10 --max-rounds 5 --strategies $(PAPER_CIFAR10) --out docs/results/$(TODAY)-cifar10 \

@@ -45,7 +45,7 @@ from hubbub_local.federation import Connect, Parties, make_parties, start_federa
 from hubbub_trainer.learning.task import ProgressCallback, Training
 from hubbub_trainer.planning import draw_up_manifest
 
-STRATEGIES = ("sec-union", "shared-mask", "secure-fedavg", "sum", "eastly-tss")
+STRATEGIES = ("sec-union", "shared-mask", "secure-fedavg", "sum", "bonawitz", "eastly-tss")
 SLOW = "eastly-he"
 """A strategy that takes minutes a round."""
 WIRE: WireMode = Manifest.model_fields["wire"].default
@@ -269,7 +269,7 @@ def _compare(contest: Contest, manifest: Manifest, theta: Theta) -> tuple[float,
         case "sum":
             total, unit = contest.add_up(), float(parameters.signed_fixed_point.unit)
             return float(np.abs(theta - total).max()), contest.clients * unit / 2 + _half_digit(total)
-        case "secure-fedavg":
+        case "secure-fedavg" | "bonawitz":
             mean, unit = contest.add_up() / contest.clients, float(parameters.mean_fixed_point.unit)
             return float(np.abs(theta - mean).max()), contest.clients * unit / 2 + _half_digit(mean)
         case "shared-mask":

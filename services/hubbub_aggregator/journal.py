@@ -1,8 +1,9 @@
 """Journal of phase outcomes, written once and kept across crashes.
 
-A phase is *released* over one member set, or *void*. All phases of a round have the same member set; all scores
-phases of a run have one of their own. A phase takes one share set of each client. An entry is committed and synced
-before anything leaves this aggregator, and never changes: the same entry again is accepted, any other is refused.
+A phase is *released* over one member set, or *void*. All phases of a round have the same member set, but a phase
+that may lose members has a subset of those before; all scores phases of a run have one of their own. A phase takes
+one share set of each client. An entry is committed and synced before anything leaves this aggregator, and never
+changes: the same entry again is accepted, any other is refused.
 The state machines enforce the same rules; the journal still enforces them after a crash.
 """
 
@@ -54,18 +55,18 @@ class Journal:
         for table in (VERDICTS, SETS):
             self._write(table, ())
 
-    def record(self, key: Key, members: Sequence[PartyId]) -> None:
+    def record(self, key: Key, members: Sequence[PartyId], *, may_lose: bool = False) -> None:
         """Write a verdict; no members means void. It is on disk when this returns."""
-        self.check(key, members)
+        self.check(key, members, may_lose=may_lose)
         row = (key.run, key.round, key.phase, json.dumps(list(members)))
         self._write("INSERT INTO verdicts VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", row)
-        self.check(key, members)
+        self.check(key, members, may_lose=may_lose)
 
-    def check(self, key: Key, members: Sequence[PartyId]) -> None:
+    def check(self, key: Key, members: Sequence[PartyId], *, may_lose: bool = False) -> None:
         """Raise `PeerError` if a verdict contradicts the journal.
 
-        All phases of a round end alike. Scores are released over one member set in a run: two sums that differ by
-        one client reveal its scores.
+        All phases of a round end alike, or over fewer if the phase may lose members. Scores are released over one
+        member set in a run: two sums that differ by one client reveal its scores.
         """
         written = self.find(key)
         if written == PhaseOutcome(tuple(members)):
@@ -84,7 +85,8 @@ class Journal:
                 "SELECT members FROM verdicts WHERE run = ? AND round = ? AND phase != ?",
                 (key.run, key.round, SCORES.name),
             )
-        if members and {tuple(json.loads(row[0])) for row in rows} - {tuple(members)}:
+        named, others = frozenset(members), [frozenset[PartyId](json.loads(row[0])) for row in rows]
+        if named and not all(named == each or (may_lose and named < each) for each in others):
             raise PeerError(RejectReason.DIFFERENT_MEMBERS, why)
 
     def record_set(self, key: Key, client: PartyId, set_id: SetId) -> None:

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, partial
 
 import numpy as np
 
+from hubbub.crypto.peer_ciphers import PEER_CIPHERS
 from hubbub.crypto.sealing import ChunkKey
-from hubbub.errors import LocalError, PeerError
+from hubbub.errors import LocalError, PeerError, StorageDamaged
 from hubbub.ids import PartyId, Role
 from hubbub.machine.effects import Key
 from hubbub.messages.rounds import MaskedChunk, PartialChunk, ReleaseClaim, SumChunk
@@ -28,13 +30,14 @@ from hubbub.runtime.clock import Clock
 from hubbub.runtime.publisher import Parcel, Post, overlapping
 from hubbub.runtime.spool import Spool
 from hubbub.store.state_file import Vault
-from hubbub.strategies.base import Gathering, Phase
-from hubbub.strategies.phase_plan import PhasePlan, plan_phase
+from hubbub.strategies.base import Gathering, Phase, RoundSoFar
+from hubbub.strategies.phase_plan import PhasePlan, phases_of, plan_phase
 from hubbub.trust.identity import Identity
 from hubbub.trust.signed import sign_release
 from hubbub_aggregator.events import ChunkBroken, ChunkChecked, SumSent
-from hubbub_aggregator.phases.accumulation import Accumulation, CheckChunk
-from hubbub_aggregator.spooled_shares import Adding, Openings, SealOf, add_chunk, assemble
+from hubbub_aggregator.journal import Journal
+from hubbub_aggregator.phases.accumulation import Accumulation, CheckChunk, ShareSet
+from hubbub_aggregator.spooled_shares import Adding, ChunkDamaged, Openings, SealOf, add_chunk, assemble
 
 CHECKS_AT_ONCE = 2
 """The most chunks opened at the same time: each takes memory for its elements."""
@@ -49,11 +52,20 @@ class PhaseJobs:
     """Jobs of one aggregator: checks chunks and releases sums."""
 
     def __init__(
-        self, identity: Identity, spool: Spool, vault: Vault, post: Post, seal_of: SealOf, clock: Clock
+        self,
+        *,
+        identity: Identity,
+        journal: Journal,
+        spool: Spool,
+        vault: Vault,
+        post: Post,
+        seal_of: SealOf,
+        clock: Clock,
     ) -> None:
         self.opened = Openings(spool, seal_of)
         self._checks = asyncio.Semaphore(CHECKS_AT_ONCE)
         self._identity = identity
+        self._journal = journal
         self._vault = vault
         self._post = post
         self._seal_of = seal_of
@@ -76,7 +88,7 @@ class PhaseJobs:
         if data.combiner is not None:
             return await self._release_compact(key, data, data.combiner)
         phase = plan_phase(data.manifest, key.phase).phase
-        gathering = phase.gather(data.manifest.protocol_parameters)
+        gathering = phase.gather(data.manifest.protocol_parameters, self._describe_round(key, data))
         if gathering is None:
             return await self._release_sum(key, data, phase)
         return await self._release_gathered(key, data, gathering)
@@ -140,7 +152,7 @@ class PhaseJobs:
     async def _release_gathered(self, key: Key, data: Accumulation, gathering: Gathering) -> SumSent:
         """Compute on whole vectors, and send each client its own result."""
         for member in data.members:
-            values = await asyncio.to_thread(self._assemble, key, data, member)
+            values = await asyncio.to_thread(self._assemble, key, data, member, data.sets[member])
             await asyncio.to_thread(gathering.add, values, data.sets[member].weight)
         traffic: list[Traffic] = []
         vectors: tuple[Vector, ...] = ()
@@ -161,8 +173,35 @@ class PhaseJobs:
             traffic.extend(count_payload(vectors, "down", copies=1))
         return SumSent(vectors=vectors, traffic=tuple(traffic))
 
-    def _assemble(self, key: Key, data: Accumulation, member: PartyId) -> list[Residues]:
-        share_set = data.sets[member]
+    def _describe_round(self, key: Key, data: Accumulation) -> RoundSoFar:
+        """Describe the round up to this phase, from the journal."""
+        names = (phase.name for phase in phases_of(data.manifest))
+        outcomes = {name: self._journal.find(replace(key, phase=name)) for name in names}
+        members = {
+            name: tuple(data.manifest.clients.index(member) for member in outcome.members)
+            for name, outcome in outcomes.items()
+            if outcome
+        }
+        return RoundSoFar(members, partial(self._read_again, key, data), PEER_CIPHERS)
+
+    def _read_again(
+        self, key: Key, data: Accumulation, phase: str, vectors: Sequence[Vector]
+    ) -> Iterator[list[Residues]]:
+        """Open what each member sent in an earlier phase, whose chunks are still in the spool."""
+        earlier = replace(key, phase=phase)
+        outcome = self._journal.find(earlier)
+        for member in outcome.members if outcome else ():
+            set_id = self._journal.find_set(earlier, member)
+            if set_id is None:
+                raise LocalError(f"the journal has no set of {member} in {earlier}")
+            share_set = ShareSet(set_id=set_id, vectors=tuple(vectors), weight=1, transcript="", chunks=0)
+            try:
+                yield self._assemble(earlier, data, member, share_set)
+            except ChunkDamaged as damage:
+                # Its phase is over, so it cannot be asked for again.
+                raise StorageDamaged(damage.path, damage.what) from None
+
+    def _assemble(self, key: Key, data: Accumulation, member: PartyId, share_set: ShareSet) -> list[Residues]:
         plan = plan_chunks(share_set.vectors, data.manifest.chunk_bytes)
         reads = [partial(self.opened.chunk, key, member, share_set, index) for index in range(len(plan))]
         return assemble(plan, share_set.vectors, reads)

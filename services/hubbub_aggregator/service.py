@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hubbub.errors import Code, ConfigurationError, LocalError, Objection, PeerError, RejectReason
@@ -22,6 +23,7 @@ from hubbub.runtime.participant import Participant
 from hubbub.runtime.runner import KeyedEvent, Observer, RunningMachine
 from hubbub.runtime.spool import ChunkRef
 from hubbub.strategies.phase_plan import plan_phase
+from hubbub.strategies.registry import find_strategy
 from hubbub.transport.base import Transport
 from hubbub.trust.identity import Identity
 from hubbub.trust.roster import Roster
@@ -69,7 +71,15 @@ class Aggregator(Participant):
         self.journal = Journal(self._file)
         self._receipts: dict[Key, set[SignedReceipt]] = {}
         """Receipts that this process has signed, by phase."""
-        self._jobs = PhaseJobs(identity, self._spool, self._vault, self.runner.post, self._seal_of, self._clock)
+        self._jobs = PhaseJobs(
+            identity=identity,
+            journal=self.journal,
+            spool=self._spool,
+            vault=self._vault,
+            post=self.runner.post,
+            seal_of=self._seal_of,
+            clock=self._clock,
+        )
 
     def describe(self, moment: Transition) -> str:
         """Describe progress for the operator's log."""
@@ -158,12 +168,13 @@ class Aggregator(Participant):
         if key in self.runner.machines:
             return [(key, event)]
         # A void ends the whole round, so it is for every aggregator, whatever phases it takes part in.
-        at_hand = envelope.round >= data.round if data.only_adds_scores else envelope.round == data.round
+        at_hand = envelope.round >= data.round if data.adds_no_updates else envelope.round == data.round
         ends_round = isinstance(event, VoidOrdered) and at_hand
         if key in self._over or (self._is_order_over(data, envelope) and not ends_round):
             # The same order again is a duplicate; any other asks for a second verdict.
             members = event.members if isinstance(event, CloseOrdered) else ()
-            self.journal.check(key, [client for client in data.manifest.clients if client in members])
+            named = [client for client in data.manifest.clients if client in members]
+            self.journal.check(key, named, may_lose=plan_phase(data.manifest, key.phase).may_lose)
             return self._ignore(envelope)
         return [(self._open_phase(data, envelope), event)]
 
@@ -186,7 +197,7 @@ class Aggregator(Participant):
         if envelope.round > last:
             raise PeerError(RejectReason.OVER, f"round {envelope.round}: the manifest has at most {last} rounds")
         there = (envelope.round, plan_phase(data.manifest, envelope.phase).place)
-        if data.only_adds_scores:
+        if data.adds_no_updates:
             return envelope.round < data.round
         current = data.phase_names[data.phase]
         here = (data.round, plan_phase(data.manifest, current).place)
@@ -227,8 +238,9 @@ class Aggregator(Participant):
             case accumulation.DropSet():
                 self._spool.drop(key, effect.client)
             case accumulation.RecordVerdict():
-                self.journal.record(key, effect.members)
                 data = self._accumulation(key)
+                may_lose = plan_phase(data.manifest, key.phase).may_lose
+                self.journal.record(key, effect.members, may_lose=may_lose)
                 if effect.members and data.combiner is None:
                     self._jobs.fix_keys(key, data)
             case _:
@@ -277,10 +289,18 @@ class Aggregator(Participant):
 
     def retire(self, key: Key, live: RunningMachine) -> bool:
         """Drop the chunks of a phase that is over, and the keys of its sum."""
-        if key.kind == "phase":
-            self._spool.drop(key)
+        if isinstance(live.data, Accumulation):
+            self._drop_chunks(live.data, is_released=live.state is accumulation.State.RELEASED)
             self._jobs.drop_keys(key)
         return super().retire(key, live)
+
+    def _drop_chunks(self, data: Accumulation, *, is_released: bool) -> None:
+        """Drop the chunks of a phase, unless they are kept; with the strategy's last phase, also those."""
+        phases = find_strategy(data.manifest.strategy).phases
+        kept = {phase.name for phase in phases if phase.kept}
+        is_needed = is_released and data.key.phase in {phase.name for phase in phases[:-1]}
+        for name in {data.key.phase} - kept if is_needed else {data.key.phase} | kept:
+            self._spool.drop(replace(data.key, phase=name))
 
     def _let_go(self, key: Key) -> None:
         """Drop opened seeds and keys, and the receipts that we signed."""

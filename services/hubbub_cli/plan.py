@@ -18,7 +18,6 @@ from hubbub_cli.formatting import show_bytes
 if TYPE_CHECKING:
     from hubbub.strategies.planner import Leakage, Plan, Question, Row
 
-NOT_RUNNABLE = "*"
 NOT_TRAINING = "+"
 WIDE = 96
 """Terminal width from which cells are padded."""
@@ -62,14 +61,13 @@ def _write_row(row: Row, question: Question) -> dict[str, object]:
         "q": row.q,
         "block": row.block,
         "bits": row.bits,
-        "runnable": row.runnable,
         "trains": row.trains,
         "refused": row.refused,
         "warning": row.warning,
         "union_size": row.union_size,
         "bits_per_round": row.bits_per_round,
         "bits_in_all": row.bits_in_all,
-        "bytes_sent_per_round": _predict_sent(question, row) if row.runnable else None,
+        "bytes_sent_per_round": _predict_sent(question, row),
         "paper_bits_per_round": row.paper_bits_per_round,
         "phases": dict(row.phases),
         "server_learns": {name: getattr(row.exposure, name) for name in ("updates", "indices", "sums")},
@@ -109,7 +107,7 @@ def _draw_rows(answer: Plan, *, is_wide: bool) -> Table:
     table.add_column("clients learn\nbesides V")
     for row in answer.rows:
         table.add_row(
-            f"{row.label}{'' if row.runnable else NOT_RUNNABLE}{'' if row.trains else NOT_TRAINING}",
+            f"{row.label}{'' if row.trains else NOT_TRAINING}",
             f"{row.union_size:,}",
             show_bytes(row.bits_per_round / 8),
             *(show_bytes(row.paper_bits_per_round / 8) for _ in papers),
@@ -138,7 +136,6 @@ def _notes(answer: Plan) -> list[str]:
             "|V| is estimated from independent choices; with similar data, clients choose alike and it is smaller."
         )
     return [
-        f"{NOT_RUNNABLE} for comparison, by its formula: it cannot be run here.",
         f"{NOT_TRAINING} adds numbers as they are, for statistics: it does not train.",
         size,
         "shared-mask needs a higher learning rate and more rounds; data owners' policies must name it.",

@@ -96,6 +96,7 @@ def read_sum(
         )
         check_release(roster, envelope.run, envelope.round, envelope.phase, release, signature)
     members = check_members(manifest, body.members)
+    wire.check_members(members)
     vectors = tuple(claim.vector for claim in body.vectors)
     admit_release(manifest, envelope.phase, vectors)
     plan = wire.plan(vectors)

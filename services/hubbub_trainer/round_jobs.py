@@ -19,6 +19,7 @@ from hashlib import sha256
 import numpy as np
 
 from hubbub.crypto.key_derivation import Transcript
+from hubbub.crypto.peer_ciphers import PEER_CIPHERS
 from hubbub.crypto.signing import bind
 from hubbub.crypto.stream import AesCtrStream
 from hubbub.errors import LocalError, StorageDamaged
@@ -314,6 +315,8 @@ class RoundJobs:
             shared=self.run.begin_shared_stream(space, key.round, "strategy"),
             mask=mask,
             coefficients=self._find_coefficients(space),
+            place=manifest.clients.index(self.me),
+            ciphers=PEER_CIPHERS,
             progress=partial(self.run.tasks.report, key),
         )
         client_round = find_strategy(manifest.strategy).begin(manifest.protocol_parameters, mine)
@@ -499,9 +502,11 @@ class RoundJobs:
         """Recombine the sums of a phase and take them in."""
         one, release = next(iter(data.sums[phase].values())), self._read_sums(data, phase)
         members = [client for client in data.manifest.clients if client in one.members]
+        places = tuple(map(data.manifest.clients.index, members))
         with mine.lock:
-            mine.client_round.absorb(phase, release, len(members))
-            mine.note_sums(phase, members, release)
+            mine.client_round.absorb(phase, replace(release, members=places), len(members))
+            is_personal = plan_phase(data.manifest, phase).phase.personal
+            mine.note_sums(phase, members, Release((), ()) if is_personal else release)
             mine.absorbed.append(phase)
 
     def _read_sums(self, data: ClientRound, phase: str) -> Release:

@@ -193,7 +193,7 @@ class PlainFederation:
 
     def _scale(self, index: int) -> np.float32:
         """Where a mean over members is taken, the update is scaled by C·w first."""
-        plain = self._method.weights == "equal" or self._method.strategy in {"fedavg", "secure-fedavg"}
+        plain = self._method.weights == "equal" or self._method.strategy in {"fedavg", "secure-fedavg", "bonawitz"}
         return np.float32(1 if plain else len(self.clients) * self._weight(index))
 
     def forget(self, index: int) -> None:
@@ -307,7 +307,7 @@ class PlainFederation:
             client.delta = np.zeros_like(self.theta)
 
     def _average_in_fixed_point(self, members: Sequence[Member]) -> None:
-        """secure-fedavg: the weights of the whole cohort add up to 1, and the whole step is bounded."""
+        """secure-fedavg, bonawitz: weights of the whole cohort add up to 1, and the whole step is bounded."""
         units = []
         for member in members:
             weight = self._weight(self.clients.index(member.client))
@@ -415,7 +415,7 @@ RULES = {
     "sum": PlainFederation._add_numbers,
     "sparse-sum": PlainFederation._add_numbers,
     MASKED: PlainFederation._add_levels,
-    "secure-fedavg": PlainFederation._average_in_fixed_point,
+    **dict.fromkeys(("secure-fedavg", "bonawitz"), PlainFederation._average_in_fixed_point),
     **dict.fromkeys(OWN_MODELS, PlainFederation._add_ternary),
     **dict.fromkeys(
         ("no-union", "sec-union", "partial-sec-union", "plaintext-union", "two-phases"),

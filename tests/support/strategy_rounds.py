@@ -1,12 +1,13 @@
 """One round of any strategy in pure code: no services, no chunks, no messages."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 import pytest
 
+from hubbub.crypto.peer_ciphers import PEER_CIPHERS
 from hubbub.crypto.stream import AesCtrRows, AesCtrStream
 from hubbub.errors import PeerError, RejectReason
 from hubbub.parameters import Parameters
@@ -15,7 +16,17 @@ from hubbub.protocol.aggregate import NO_HISTORY, History
 from hubbub.protocol.dense import Digits
 from hubbub.protocol.layout import Vector
 from hubbub.protocol.ring import Residues, check_residues, residue_type
-from hubbub.strategies.base import ClientInput, ClientRound, Conclusion, Phase, Release, Strategy, Theta
+from hubbub.strategies.base import (
+    ClientInput,
+    ClientRound,
+    Conclusion,
+    Gathering,
+    Phase,
+    Release,
+    RoundSoFar,
+    Strategy,
+    Theta,
+)
 
 N = 300
 MASK = np.arange(5, N, 10)
@@ -67,28 +78,68 @@ def make_input(
         shared=AesCtrStream(key_of(99)),
         mask=MASK,
         coefficients=coefficients,
+        ciphers=PEER_CIPHERS,
     )
 
 
 def play(
-    strategy: Strategy, parameters: Parameters, inputs: Sequence[ClientInput], *, left_out: Sequence[int] = ()
+    strategy: Strategy,
+    parameters: Parameters,
+    inputs: Sequence[ClientInput],
+    *,
+    left_out: Sequence[int] = (),
+    gone: Mapping[str, Sequence[int]] | None = None,
 ) -> list[Conclusion]:
-    """Deal, combine and recombine, or gather, phase after phase; everybody absorbs, members contribute."""
+    """Deal, combine and recombine, or gather, phase after phase; everybody absorbs, members contribute.
+
+    `gone` are those who are no longer members from a phase on.
+    """
     mask = strategy.draw_mask(parameters, (parameters.model_size,), AesCtrStream(key_of(0)))
-    rounds = [strategy.begin(parameters, replace(mine, mask=mask)) for mine in inputs]
-    members = [each for place, each in enumerate(rounds) if place not in left_out]
+    rounds = [
+        strategy.begin(parameters, replace(mine, mask=mask, place=place)) for place, mine in enumerate(inputs)
+    ]
+    here, so_far = [place for place in range(len(rounds)) if place not in left_out], Server()
     for phase in strategy.phases:
-        gathering = phase.gather(parameters)
-        if gathering is not None:
-            for member in members:
-                gathering.add(member.contribute(phase.name), member.weight)
+        here = [place for place in here if place not in (gone or {}).get(phase.name, ())]
+        members = [rounds[place] for place in here]
+        gathering = so_far.begin(phase, parameters, {place: rounds[place] for place in here})
         summed = None if gathering is not None else add_up(phase, parameters, members)
         for place, each in enumerate(rounds):
             release = summed or (gathering.finish(place) if gathering is not None else None)
             assert release is not None
             strategy.admit_release(parameters, phase.name, release.vectors)
-            each.absorb(phase.name, release, len(members))
+            each.absorb(phase.name, replace(release, members=tuple(here)), len(members))
     return [each.conclude(took_part=place not in left_out) for place, each in enumerate(rounds)]
+
+
+@dataclass(slots=True)
+class Server:
+    """What a server has of a round: who the members were, and all that they sent."""
+
+    members: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    sent: dict[str, list[tuple[Digits, ...]]] = field(default_factory=dict)
+
+    def describe(self) -> RoundSoFar:
+        return RoundSoFar(self.members, self._read_again, PEER_CIPHERS)
+
+    def begin(self, phase: Phase, parameters: Parameters, members: Mapping[int, ClientRound]) -> Gathering | None:
+        """A phase that gathers, with all that these members send."""
+        self.members[phase.name] = tuple(members)
+        gathering = phase.gather(parameters, self.describe())
+        if gathering is not None:
+            self.sent[phase.name] = [member.contribute(phase.name) for member in members.values()]
+            for values, member in zip(self.sent[phase.name], members.values(), strict=True):
+                gathering.add(values, member.weight)
+        return gathering
+
+    def _read_again(self, phase: str, vectors: Sequence[Vector]) -> Iterator[Sequence[Residues]]:
+        for values in self.sent[phase]:
+            assert [vector.length for vector in vectors] == [each.size for each in values]
+            yield [each.astype(np.uint32) for each in values]
+
+
+NOTHING_YET = Server().describe()
+"""A round of which nobody has sent anything."""
 
 
 def add_up(phase: Phase, parameters: Parameters, members: Sequence[ClientRound]) -> Release:

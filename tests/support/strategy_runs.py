@@ -39,7 +39,7 @@ SEED, DEMO_SEED = 7, 11
 SIZES = [(c, s) for c in (2, 5, 8) for s in (2, 3, 5)]
 SECURE = ("no-union", "sec-union", "partial-sec-union", "plaintext-union", "shared-mask", "secure-fedavg")
 BASELINES = ("fedavg", "topbinary-direct", "topbinary-sep")
-UNTAGGED = ("eastly-tss", "eastly-he")
+UNTAGGED = ("bonawitz", "eastly-tss", "eastly-he")
 """Prior systems, which have one wire and no tags."""
 Q = 3
 
@@ -98,11 +98,17 @@ def bits_by_kind(manifest: Manifest, union_size: int) -> tuple[dict[str, int], d
     """Bits that a client sends one server and a server sends one client, and whether one server has it all."""
     signs_bits = (2 * len(manifest.cohort)).bit_length()  # ⌈log2(2C + 1)⌉
     counts_bits = len(manifest.cohort).bit_length()  # ⌈log2(C + 1)⌉
-    coded = 32 + N + KEPT
+    coded, clients = 32 + N + KEPT, len(manifest.cohort)
+    keys, seals = 2 * 256, 2 * 256 + 128
     baselines = {
         "fedavg": ({"update": 32 * N}, {"update": 32 * N}),
         "topbinary-direct": ({"update": coded}, {"update": N + 32 * union_size}),
         "topbinary-sep": ({"update": coded}, {"update": 32 + N + signs_bits * union_size}),
+        # Two keys and a seal for every other client, N numbers, a share of every client's secret.
+        "bonawitz": (
+            {"advertise": keys, "share-keys": (clients - 1) * seals, "masked": 32 * N, "unmask": clients * 256},
+            {"advertise": (clients - 1) * keys, "share-keys": (clients - 1) * seals, "update": 32 * N},
+        ),
         # Four ciphertexts: 203 parameters are three times 64, and eleven.
         "eastly-he": ({"update": 4 * 4096, "modulus": 2048}, {"update": 4 * 4096}),
     }

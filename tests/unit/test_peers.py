@@ -206,7 +206,7 @@ def test_the_command_shows_ratios_and_writes_json_and_says_what_is_missing(
 
     shown, written = screen.getvalue(), json.loads((tmp_path / "peers.json").read_text("utf-8"))
     systems = [each["system"] for each in written["costs"]]
-    assert systems[:6] == [*(f"Hubbub {name}" for name in STRATEGIES), "Flower SecAgg+"]
+    assert systems[:7] == [*(f"Hubbub {name}" for name in STRATEGIES), "Flower SecAgg+"]
     assert "CKKS was left out: tenseal does not import" in shown
     assert "pip install 'hubbub[peers]'" in shown
     assert "A deployed round of Flower was left out." in shown

@@ -14,7 +14,8 @@ have the same vectors and transcript. An order to close is obeyed only if
 - it names enough members of the cohort,
 - it shows the signed receipts of every aggregator, or of as many as the phase needs, for the same set of each
   member, all with one transcript,
-- its members are those of the round's first phase or, for scores, those of the run's first scores.
+- its members are those of the round's first phase, or those of the phase before without some if the strategy has a
+  threshold for that; for scores, they are those of the run's first scores.
 
 Any other order is refused and the phase stays open. The journal entry is on disk before anything leaves.
 
@@ -460,11 +461,7 @@ def _check_order(data: Accumulation, event: CloseOrdered) -> None:
             RejectReason.TOO_FEW_MEMBERS,
             f"{len(members)} members are fewer than the manifest's {data.manifest.min_clients} organisations",
         )
-    if data.required_members and members != data.required_members:
-        raise PeerError(
-            RejectReason.DIFFERENT_MEMBERS,
-            "the phases of a round, and all scores of a run, are released over one and the same member set",
-        )
+    plan_phase(data.manifest, data.key.phase).check_members(members, data.required_members)
     sets = [_check_member(data, event, member) for member in members]
     if len({share_set.vectors for share_set in sets}) > 1:
         raise PeerError(RejectReason.WRONG_LENGTH, "the members' sets declare different vectors")

@@ -7,11 +7,12 @@
 
 Rounds go in order. The position moves on when a phase is journalled, before its sum leaves. So a party that has
 this aggregator's verdict on a phase may send to the next one, and nobody may before. Within a round all phases are
-released over the members of the first.
+released over the members of the first, or of the one before if a phase may lose some.
 
 A released round may have a scores phase; the manifest and the number of rounds released so far decide. All scores
 phases of a run are released over the members of its first one: `score_members`. An aggregator that takes part in
-the scores phase alone does not hear of other phases, and learns the round from the messages that it gets.
+the scores phase alone, or in none, does not hear of other phases, and learns the round from the messages that it
+gets.
 """
 
 from __future__ import annotations
@@ -61,18 +62,18 @@ class Membership:
 
     @property
     def phase_names(self) -> tuple[str, ...]:
-        """The phases that this aggregator takes part in; all of them if it takes part in none."""
+        """The phases that this aggregator takes part in."""
         phases = phases_of(self.manifest)
         ours = [phase for phase in phases if self.me in phase.aggregators(self.manifest.aggregators)]
-        return tuple(phase.name for phase in ours or phases)
+        return tuple(phase.name for phase in ours)
 
     @property
-    def only_adds_scores(self) -> bool:
-        """Return whether this aggregator takes part in the scores phase alone."""
-        return self.phase_names == (SCORES.name,)
+    def adds_no_updates(self) -> bool:
+        """Return whether this aggregator takes part in no phase, or in the scores phase alone."""
+        return self.phase_names in {(), (SCORES.name,)}
 
     def members_for(self, phase: str) -> frozenset[PartyId]:
-        """Return the members that a phase must be released over; empty if this phase is the first to fix them."""
+        """Return the members of the phase before this one, or of the scores; empty if it is the first."""
         return self.score_members if phase == SCORES.name else self.members
 
 
@@ -118,7 +119,7 @@ def repeat_ready(data: Membership, event: KeysArrived) -> Step[State, Membership
 
 def move_on(data: Membership, event: PhaseEnded) -> Step[State, Membership]:
     """Open the next phase of the round, or the next round after the last phase or a void one."""
-    if event.round < data.round or (event.round > data.round and not data.only_adds_scores):
+    if event.round < data.round or (event.round > data.round and not data.adds_no_updates):
         return Step(State.JOINED, data)
     next_round = replace(data, round=event.round + 1, phase=0, members=frozenset())
     if event.phase == SCORES.name:

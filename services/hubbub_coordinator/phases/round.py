@@ -11,8 +11,8 @@ COLLECTING and RELEASING are passed once for each phase of the strategy. The fir
 whose set is complete at all its aggregators: all of the cohort, or at the deadline the largest group with one
 transcript (whose sets come after the same sums and model), if it has min_clients organisations. Every later phase
 closes over exactly those members, because the difference between two sums over different sets belongs to somebody.
-If one of them is missing then, the round is void. A release and a void of one phase contradict each other and end
-the run.
+If one of them is missing then, the round is void; a phase with a threshold closes over those that are left. A
+release and a void of one phase contradict each other and end the run.
 
 A released round may have a scores phase, which comes when the clients have applied the sum. It closes over the
 members of the run's first one, or over whoever has applied if it is the first, and if one of them is missing it is
@@ -362,9 +362,10 @@ def _find_odds(data: CoordinatorRound, client: PartyId) -> RejectReason:
 
 def _choose_end(data: CoordinatorRound, at_s: float) -> Step[State, CoordinatorRound]:
     there = data.complete()
-    if data.current_members and there != data.current_members:
-        reason = f"{_say_who_is_missing(data)} in {data.current.name}, and members cannot change"
-        return _void(data, reason, at_s)
+    plan = plan_phase(data.manifest, data.current.name)
+    if not plan.may_close(there, data.current_members):
+        why = f"{len(there)} clients are too few" if plan.may_lose else "members cannot change"
+        return _void(data, f"{_say_who_is_missing(data)} in {data.current.name}, and {why}", at_s)
     if data.manifest.organisations_of(there) < data.manifest.min_clients:
         return _void(data, f"{_say_who_is_missing(data)}, and {len(there)} clients are too few", at_s)
     return _close(data, at_s)

@@ -65,6 +65,7 @@ METHODS = {
                 "plaintext-union",
                 "shared-mask",
                 "secure-fedavg",
+                "bonawitz",
                 "eastly-tss",
                 "eastly-he",
             )

@@ -16,7 +16,8 @@ applied and reported, and stays so whatever happens to the scores.
 Sums and voids may arrive in any state: a slow client is left out while the others go on, and still takes in the
 sums. It acts only on verdicts that all aggregators gave, or as many as
 the phase needs: all released over the same members, or all void. A
-release beside a void, or two member sets or transcripts, is a contradiction and ends the run. A round that waits
+release beside a void, or two member sets or transcripts, is a contradiction and ends the run. A phase with a
+threshold may have fewer members than the one before: only they go on. A round that waits
 for a verdict while later ones are ordered is overtaken: the verdict was lost, and the model comes from a peer. If
 it waits for scores it just ends, since nothing depends on them.
 
@@ -283,9 +284,10 @@ def enter_next(data: ClientRound, event: Decoded) -> Step[State, ClientRound]:
 def _enter_next(data: ClientRound) -> Step[State, ClientRound]:
     if data.in_last_phase:
         return Step(State.CONCLUDING, data, (Conclude(data.me in data.members),))
+    belongs = data.me in data.members_of(data.current.name)
     data = replace(data, phase=data.phase + 1)
     onward = _find_old_copy(data) or _decode_or_end(data)
-    return onward or (_send(data) if data.me in data.members else _wait(data))
+    return onward or (_send(data) if belongs else _wait(data))
 
 
 def stray(data: ClientRound, event: OtherTranscript) -> Step[State, ClientRound]:
@@ -501,7 +503,7 @@ def _contradiction(data: ClientRound, event: SumArrived | VoidAnnounced) -> str:
         return f"{event.aggregator} says void where {', '.join(released)} released" if released else ""
     if data.voids.get(event.phase):
         return f"{event.aggregator} released {event.phase} where another says void"
-    if any(members != event.members for members in _named_before(data, event.phase)):
+    if not _fits_members(data, event):
         return f"{event.aggregator} names other members than were named before"
     if any(one.vectors != event.vectors for one in released.values()):
         return f"{event.aggregator} declares other vectors than another aggregator did"
@@ -513,13 +515,18 @@ def _contradiction(data: ClientRound, event: SumArrived | VoidAnnounced) -> str:
     return ""
 
 
-def _named_before(data: ClientRound, phase: str) -> list[frozenset[PartyId]]:
-    """List the member sets that a phase must match: those of the round's phases, or of the run's other scores."""
+def _fits_members(data: ClientRound, event: SumArrived) -> bool:
+    """Say whether a phase can have these members beside those of the round's other phases, or other scores."""
     heard = {name: one.members for name, sums in data.sums.items() for one in sums.values()}
-    if phase == SCORES.name:
-        before = [data.score_members] if data.score_members else []
-        return before + [members for name, members in heard.items() if name == phase]
-    return [members for name, members in heard.items() if name != SCORES.name]
+    if event.phase in heard and heard[event.phase] != event.members:
+        return False
+    if event.phase == SCORES.name:
+        return not data.score_members or event.members == data.score_members
+    plans = {name: plan_phase(data.manifest, name) for name in {event.phase, *heard} - {SCORES.name}}
+    in_order = sorted(plans.values(), key=lambda plan: plan.place)
+    named = [{**heard, event.phase: event.members}[plan.phase.name] for plan in in_order]
+    steps = zip(in_order[1:], named[1:], named, strict=False)
+    return all(plan.may_close(now, before) for plan, now, before in steps)
 
 
 def _contradict(data: ClientRound, event: SumArrived | VoidAnnounced, wrong: str) -> Step[State, ClientRound]:

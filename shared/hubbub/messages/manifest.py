@@ -54,6 +54,8 @@ TAKES_NUMBERS = ("sum", "sparse-sum")
 """The strategies that add numbers as they are."""
 OWN_MODELS = ("eastly-tss", "eastly-he")
 """The strategies with which each client has a model of its own."""
+LOSES_MEMBERS = ("bonawitz",)
+"""The strategies whose phases may have fewer members than the one before."""
 
 CHUNK_BYTES = 1 << 20
 MAX_CHUNK_BYTES = 8 << 20

@@ -137,6 +137,22 @@ def bonawitz_bits(
     return clients * (keys + 2 * parameters * element_bits(modulus))
 
 
+def masking_bits(parameters: int, heads: Headcount) -> dict[str, int]:
+    """The same by what it counts as, and as it is sent: what a client seals to another has a tag of 128 bits.
+
+    All lengths are those of the whole cohort; missing clients have zeros.
+    """
+    key_bits = share_bits = 256
+    peers = heads.cohort - 1
+    return {
+        "advertise": (heads.senders + peers * heads.recipients) * 2 * key_bits,
+        "share-keys": (heads.senders + heads.recipients) * peers * (2 * share_bits + 128),
+        "masked": heads.senders * parameters * FLOAT_BITS,
+        "unmask": heads.senders * heads.cohort * share_bits,
+        "update": heads.recipients * parameters * FLOAT_BITS,
+    }
+
+
 def eastly_tss_bits(parameters: int, clients: int, servers: int) -> int:
     """EaSTLy with threshold secret sharing: 2·S·C·N·⌈log2(2C + 1)⌉."""
     return 2 * servers * clients * parameters * element_bits(signs.modulus(clients))

@@ -22,19 +22,14 @@ says what is released to whom, which may be other vectors than were sent.
 The helpers at the end serve several strategies, most of all those that compress with TopBinary (Beguier et al.,
 section 3.1).
 
-Other protocols
-    *Practical Secure Aggregation* (Bonawitz et al., 2017) has one server, so four phases on the first aggregator.
-    advertise, a gathering: every client sends its public keys, the release is all of them. share-keys, a
-    gathering: client i sends C ciphertexts, the release to client j is the j-th of each, which is why `finish`
-    takes a client. masked: `combine` adds masked inputs mod 2^32, chunk by chunk. unmask, a gathering: the clients
-    that are left send the shares that they hold, which give the masks and so the sum. A phase there may close over
-    fewer members than the one before. Here that is forbidden, so such a phase needs a flag that allows it, and
-    privacy then rests on that protocol's own threshold.
+A phase may close over fewer members than the one before if it has a `threshold`. A strategy needs that when
+clients can help to take out what a missing one has put in. What a protocol between clients needs besides is handed
+in: a client's place in the cohort and `PeerCiphers`, to the server the same ciphers and the `RoundSoFar`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeVar
 
@@ -65,6 +60,41 @@ class Release:
     values: tuple[Digits, ...] = field(repr=False)
     possible: bool = field(default=True, repr=False)
     """False if no residues add up to what was released: then the values are in their rings but wrong."""
+    members: tuple[int, ...] = ()
+    """Places in the cohort of the clients that the phase was closed over; clients fill it in."""
+
+
+class PeerCiphers(Protocol):
+    """Cryptography between two clients, and for a server that is given a client's key."""
+
+    def public_key(self, private: bytes) -> bytes:
+        """Return the public key of 32 random bytes."""
+
+    def agree(self, private: bytes, public: bytes, salt: bytes = b"") -> bytes:
+        """Return the key that follows from one side's private and the other side's public key, and from a salt.
+
+        Raises `PeerError` for a public key with which all agree on the same.
+        """
+
+    def expand(self, key: bytes) -> RandomStream:
+        """Begin the stream of a key."""
+
+    def seal(self, key: bytes, plaintext: bytes, *context: bytes | int) -> bytes:
+        """Encrypt and authenticate. With the same key, a context is used for one plaintext only."""
+
+    def open(self, key: bytes, sealed: bytes, *context: bytes | int) -> bytes:
+        """Decrypt; raise `PeerError` if it was sealed with another key or context."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSoFar:
+    """A round as the server has it when it computes on a phase."""
+
+    members: Mapping[str, tuple[int, ...]]
+    """Places of the members of this phase and of those before, by phase."""
+    read_again: Callable[[str, Sequence[Vector]], Iterator[Sequence[Residues]]] = field(repr=False)
+    """Reads the vectors that each member has sent in an earlier phase that is `kept`."""
+    ciphers: PeerCiphers
 
 
 class Gathering(Protocol):
@@ -87,6 +117,10 @@ class Phase:
     name: str
     tagged: Kind | None = None
     """Kind of the tags that verify its sums; None for none, which a phase that gathers must have."""
+    kept: bool = False
+    """True if servers keep what members send until the strategy's last phase is over, to read it again."""
+    personal: bool = False
+    """True if clients are sent different vectors by design. Transcripts then have the members alone."""
 
     def tags_in(self, parameters: Parameters) -> Kind | None:
         """Return the kind of tags in a run, or None if it has none."""
@@ -99,6 +133,18 @@ class Phase:
     def quorum(self, servers: int) -> int:
         """Return how many of so many aggregators are enough to release the sum; by default all."""
         return servers
+
+    def threshold(self, clients: int) -> int | None:
+        """Return how many of the cohort must be members of a phase that may lose some; None if it may not."""
+        del clients
+        return None
+
+    def may_close(self, members: Collection[object], before: Collection[object], clients: int) -> bool:
+        """Tell whether a phase can be closed over these, after others of the round were over `before`."""
+        fewest, now, earlier = self.threshold(clients), frozenset(members), frozenset(before)
+        if fewest is None:
+            return not earlier or now == earlier
+        return len(now) >= fewest and (not earlier or now <= earlier)
 
     def deal(self, values: Digits, modulus: int, servers: int, stream: RandomStream) -> list[Residues]:
         """Split a client's values into one share for each aggregator."""
@@ -122,9 +168,9 @@ class Phase:
         """True if a server computes on whole vectors, and may send different ones to different clients."""
         return type(self).gather is not Phase.gather
 
-    def gather(self, parameters: Parameters) -> Gathering | None:
+    def gather(self, parameters: Parameters, so_far: RoundSoFar) -> Gathering | None:
         """Begin to compute on whole vectors; return None if the phase adds chunk by chunk."""
-        del parameters
+        del parameters, so_far
         return None
 
 
@@ -153,8 +199,9 @@ class GatheringPhase(PlainPhase):
 
     begin: Callable[[Parameters], Gathering] = field(kw_only=True)
 
-    def gather(self, parameters: Parameters) -> Gathering:
+    def gather(self, parameters: Parameters, so_far: RoundSoFar) -> Gathering:
         """Begin to compute."""
+        del so_far
         return self.begin(parameters)
 
 
@@ -181,6 +228,10 @@ class ClientInput:
     """This client's number of samples over that of the whole cohort; None if all clients count the same."""
     coefficients: CoefficientsIn | None = field(default=None, repr=False)
     """Secret coefficients of the tags in this round, required if the run's sums are verified."""
+    place: int = 0
+    """This client's place in the cohort, counted from 0."""
+    ciphers: PeerCiphers | None = field(default=None, repr=False)
+    """Cryptography for what clients send each other through the servers."""
     progress: Callable[[str, int, int], None] = field(default=lambda *_: None, repr=False)
     """Called during work that takes seconds: what it is, how much is done, and how much there is."""
 

@@ -13,7 +13,7 @@ The scores phase is the same for every strategy, and comes after the strategy's 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -91,6 +91,29 @@ class PhasePlan:
     def void_quorum(self) -> int:
         """The number of aggregators that is enough to void it: all, or all but too few to release it."""
         return len(self.servers) - self.quorum + 1 if self.quorum < len(self.servers) else len(self.aggregators)
+
+    def may_close(self, members: Collection[PartyId], before: Collection[PartyId] = ()) -> bool:
+        """Tell whether the phase can be closed over these after others in the round were over `before`."""
+        return self.phase.may_close(members, before, len(self.clients))
+
+    def check_members(self, members: Collection[PartyId], before: Collection[PartyId] = ()) -> None:
+        """Raise `PeerError` if it cannot."""
+        if self.may_close(members, before):
+            return
+        if self.may_lose and set(members) <= set(before or members):
+            raise PeerError(
+                RejectReason.TOO_FEW_MEMBERS, f"{len(members)} members are fewer than {self.phase.name} needs"
+            )
+        raise PeerError(
+            RejectReason.DIFFERENT_MEMBERS,
+            f"{self.phase.name} is released over {'no others than' if self.may_lose else 'the same members as'} "
+            "the phases before it",
+        )
+
+    @property
+    def may_lose(self) -> bool:
+        """True if the phase may lose members of the one before."""
+        return self.phase.threshold(len(self.clients)) is not None
 
     @property
     def compact(self) -> bool:

@@ -1,6 +1,6 @@
 """Plan of a run: what each strategy costs and tells to whom (Beguier et al., Tables 1 and 2).
 
-Each strategy tells both itself. Related work that cannot be run here is planned by its formula.
+Each strategy tells both itself.
 
 Costs are payload bits of rounds that nobody misses, by the formula of the wire mode that is asked for and, beside
 it, of the paper's. Probabilities are for clients that choose their indices independently; clients with similar
@@ -144,7 +144,6 @@ class Row:
     q: int | None
     block: int
     """1 where indices are chosen one by one."""
-    runnable: bool
     union_size: int
     bits: int | None = None
     """Bits of a level, where levels are sent."""
@@ -334,7 +333,7 @@ def plan(question: Question, *, servers_learn: ServersLearn = "nothing") -> Plan
     by_blocks = _assess(question, question.run.blocks, question.run.kept_blocks) if question.block > 1 else None
     rows = tuple(_list_rows(question))
     # A union that is expected to lose everything is cheap and useless.
-    useful = [row for row in rows if row.runnable and row.trains and row.union_size and not row.refused]
+    useful = [row for row in rows if row.trains and row.union_size and not row.refused]
     # Who trains together wants one model.
     shared = [row for row in useful if not STRATEGIES[row.strategy].own_models]
     allowed = [row for row in shared if row.exposure.within(servers_learn)]
@@ -385,7 +384,7 @@ def _assess(question: Question, n: int, kept: int) -> Leakage:
 
 
 def _list_rows(question: Question) -> Iterator[Row]:
-    """Give strategies that train, formulas of others, and sums of numbers as they are."""
+    """Give strategies that train, and sums of numbers as they are."""
     flat = replace(question.run, block=1)
     found = sorted(STRATEGIES.values(), key=lambda strategy: _place(strategy, flat))
     for strategy in found:
@@ -393,7 +392,6 @@ def _list_rows(question: Question) -> Iterator[Row]:
             yield _row(strategy, question, flat)
         if question.block > 1 and strategy.support == "lossy union":
             yield _row(strategy, question, question.run)
-    yield from _compare(question)
     for strategy in found:
         if strategy.repeats:
             yield _row(strategy, question, flat)
@@ -418,7 +416,6 @@ def _row(strategy: Strategy, question: Question, run: Parameters) -> Row:
         q=question.q if strategy.support == "lossy union" else None,
         block=run.block,
         bits=run.bits if strategy.support == "mask" else None,
-        runnable=True,
         union_size=size,
         phases=MappingProxyType(dict(strategy.predict_bits(run, question.heads, size))),
         paper_bits_per_round=sum(strategy.predict_bits(paper, question.heads, size).values()),
@@ -428,21 +425,3 @@ def _row(strategy: Strategy, question: Question, run: Parameters) -> Row:
         refused=expected.is_empty,
         warning=describe_risks(strategy, run),
     )
-
-
-def _compare(question: Question) -> Iterator[Row]:
-    """Give the rows of Table 2 that cannot be run here, by the bits of a round over all N."""
-    n, clients = question.parameters, question.clients
-    of_sums = Exposure(sums=True, clients_learn="the mean update")
-    for strategy, phase, bits, exposure in (("bonawitz", "all", costs.bonawitz_bits(n, clients), of_sums),):
-        yield Row(
-            strategy=strategy,
-            q=None,
-            block=1,
-            runnable=False,
-            union_size=n,
-            phases=MappingProxyType({phase: bits}),
-            paper_bits_per_round=bits,
-            rounds=question.rounds,
-            exposure=exposure,
-        )

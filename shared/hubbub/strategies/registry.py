@@ -1,7 +1,7 @@
 """Registry of strategies by name."""
 
 from hubbub.errors import ConfigurationError
-from hubbub.strategies import eastly, plaintext, secure, secure_fedavg, shared_mask, sums
+from hubbub.strategies import bonawitz, eastly, plaintext, secure, secure_fedavg, shared_mask, sums
 from hubbub.strategies.verified import Verified
 
 STRATEGIES: dict[str, Verified] = {
@@ -11,6 +11,7 @@ STRATEGIES: dict[str, Verified] = {
         *secure.STRATEGIES,
         *shared_mask.STRATEGIES,
         *secure_fedavg.STRATEGIES,
+        *bonawitz.STRATEGIES,
         *eastly.STRATEGIES,
         *sums.STRATEGIES,
     )

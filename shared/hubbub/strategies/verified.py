@@ -97,7 +97,7 @@ class VerifiedRound(ClientRound):
 def _strip(release: Release) -> Release:
     """Return a release without its tags, if there are any."""
     own = len(_leave_out_tags(release.vectors))
-    return Release(release.vectors[:own], release.values[:own], release.possible)
+    return replace(release, vectors=release.vectors[:own], values=release.values[:own])
 
 
 def _leave_out_tags(vectors: Sequence[Vector]) -> Sequence[Vector]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 from typing import Annotated, TypeVar
 
 from pydantic import Field, JsonValue, StringConstraints, ValidationError
@@ -15,7 +16,7 @@ from pydantic import Field, JsonValue, StringConstraints, ValidationError
 from hubbub.errors import ConfigurationError
 from hubbub.ids import PARTY_ID_PATTERN, PartyId, RunId
 from hubbub.messages.envelope import Claim
-from hubbub.messages.manifest import Manifest, Name, RunName, describe, read_manifest
+from hubbub.messages.manifest import LOSES_MEMBERS, Manifest, Name, RunName, describe, read_manifest
 from hubbub.trust.audit import Log
 
 SHOWN_DIGITS = 16
@@ -304,13 +305,17 @@ def _compare_phase(run: _Run, place: str, said: Mapping[PartyId, _Verdict]) -> I
 
 
 def _check_rounds(run: _Run) -> Iterator[Difference]:
-    """Check that all phases of a round were released over one member set, across all logs."""
+    """Check that all phases of a round were released over one member set, across all logs.
+
+    With a strategy that may lose members, of two phases one has all that the other has.
+    """
+    may_lose = run.manifest is not None and run.manifest.strategy in LOSES_MEMBERS
     for number, said in sorted(run.by_place(_Released, _round_of)):
         phases: dict[str, set[frozenset[PartyId]]] = defaultdict(set)
         for verdict in (verdict for verdicts in said.values() for verdict in verdicts):
             phases[verdict.phase].add(frozenset(verdict.members))
         sets = list(phases.values())
-        if all(each == sets[0] for each in sets):
+        if all(each == sets[0] for each in sets) or (may_lose and _are_nested(frozenset().union(*sets))):
             continue
         show = _show_members(members for each in sets for members in each)
         told = "; ".join(
@@ -318,6 +323,11 @@ def _check_rounds(run: _Run) -> Iterator[Difference]:
         )
         what = f"by {_names(said)}, {told}"
         yield Difference(DifferenceKind.MEMBERS_OF_PHASES, run.id, f"round {number}", what, tuple(said))
+
+
+def _are_nested(sets: Collection[frozenset[PartyId]]) -> bool:
+    in_order = sorted(sets, key=len)
+    return all(fewer <= more for fewer, more in pairwise(in_order))
 
 
 def _check_models(run: _Run) -> Iterator[Difference]:

@@ -410,6 +410,30 @@ def test_min_clients_counts_organisations_not_clients() -> None:
     play.at(State.SUMMING)
 
 
+@pytest.mark.parametrize(
+    ("members", "reason"),
+    [
+        (range(1, 5), None),
+        (range(2, 5), None),
+        (range(3, 5), RejectReason.TOO_FEW_MEMBERS),
+        (range(3), RejectReason.DIFFERENT_MEMBERS),
+    ],
+)
+def test_a_phase_with_a_threshold_closes_over_those_that_are_left_if_they_are_enough(
+    members: range, reason: RejectReason | None
+) -> None:
+    """Three of five; the first client was no member of the phase before."""
+    manifest = make_manifest(clients=5, servers=3, min_clients=2, strategy="bonawitz")
+    play = Play(manifest, frozenset(manifest.clients[1:])).deliver(*manifest.clients)
+
+    play.order([manifest.clients[place] for place in members])
+
+    if reason is None:
+        play.at(State.SUMMING)
+    else:
+        play.expect_refusal(reason)
+
+
 @pytest.mark.parametrize("size", [3, 4, 5])
 def test_a_later_phase_keeps_the_first_phases_members(size: int) -> None:
     manifest = make_manifest(clients=5, servers=3, min_clients=3)

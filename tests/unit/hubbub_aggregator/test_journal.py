@@ -97,6 +97,26 @@ def test_a_verdict_is_final_also_after_a_crash(
                 each.check(KEY, other)
 
 
+def test_a_phase_that_may_lose_members_has_a_subset_of_all_before_also_after_a_crash(
+    journal: Journal, crashed: Callable[[], Journal]
+) -> None:
+    """Whoever has left does not come back."""
+    first, second, third = (replace(KEY, phase=name) for name in ("one", "two", "three"))
+    journal.record(first, (*MORE, PartyId("client-4")), may_lose=True)
+    journal.record(second, MORE, may_lose=True)
+
+    for each in (journal, crashed()):
+        each.check(third, MORE, may_lose=True)
+        each.check(third, MEMBERS, may_lose=True)
+        for wrong in ([*MORE, PartyId("client-4")], [PartyId("client-5")]):
+            with pytest.raises(PeerError) as caught:
+                each.check(third, wrong, may_lose=True)
+            assert caught.value.reason is RejectReason.DIFFERENT_MEMBERS
+        refuse(each, MEMBERS, key=third, reason=RejectReason.DIFFERENT_MEMBERS)
+    journal.record(third, (), may_lose=True)
+    refuse(journal, MEMBERS, key=replace(KEY, phase="four"), reason=RejectReason.DIFFERENT_MEMBERS)
+
+
 @pytest.mark.parametrize("other", ELSEWHERE)
 def test_runs_rounds_and_phases_are_told_apart(journal: Journal, other: Key) -> None:
     journal.record(KEY, MEMBERS)

@@ -117,7 +117,7 @@ def test_a_void_phase_ends_its_round(two_phases: Membership, phase: str) -> None
         ("plaintext-union", 0, ("union", "signs")),
         ("plaintext-union", 1, ("signs",)),
         ("fedavg", 0, ("update",)),
-        ("fedavg", 1, ("update",)),
+        ("fedavg", 1, ()),
     ],
 )
 def test_the_phases_that_an_aggregator_takes_part_in(strategy: str, place: int, names: tuple[str, ...]) -> None:
@@ -173,6 +173,23 @@ def test_scores_have_members_of_their_own() -> None:
 def test_who_adds_scores_alone_follows_the_rounds_by_what_it_is_sent() -> None:
     manifest = make_manifest(strategy="fedavg", rounds=3, metrics=(MetricClaim(name="accuracy"),))
     data = membership(manifest, manifest.aggregators[1])
-    assert data.only_adds_scores
+    assert data.adds_no_updates
     data = ended(data, "scores", MEMBERS, number=2)
     assert (data.round, data.score_members) == (3, MEMBERS)
+
+
+def test_who_takes_part_in_no_phase_follows_the_rounds_by_the_voids_that_it_is_sent() -> None:
+    """A void ends a round at every aggregator, and this one has not heard of the rounds before."""
+    manifest = make_manifest(strategy="bonawitz", rounds=3)
+    data = membership(manifest, manifest.aggregators[1])
+    assert data.phase_names == ()
+    assert data.adds_no_updates
+    assert ended(data, "unmask", frozenset(), number=3).round == 4
+
+
+def test_a_phase_that_has_lost_members_hands_on_those_that_are_left() -> None:
+    manifest = make_manifest(strategy="bonawitz", clients=5)
+    data = ended(membership(manifest), "advertise", frozenset(manifest.clients))
+    left = frozenset(manifest.clients[1:4])
+    data = ended(data, "share-keys", left)
+    assert (data.phase, data.members_for("masked")) == (2, left)

@@ -816,3 +816,29 @@ def test_two_of_three_voids_end_a_phase_that_two_release(threshold: Play) -> Non
     threshold.confirm_void(second)
 
     threshold.at(State.VOID)
+
+
+# A phase that may lose members --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("there", "state"), [(4, State.RELEASING), (3, State.RELEASING), (2, State.VOIDING)])
+def test_a_phase_with_a_threshold_closes_over_those_that_are_left_or_is_void(there: int, state: State) -> None:
+    """Three of five: the first client leaves in the first phase, others in the next."""
+    play = Play(make_manifest(clients=5, servers=2, min_clients=2, strategy="bonawitz"))
+    others = play.manifest.clients[1:]
+    for client in others:
+        play.receive(client, aggregators=play.manifest.aggregators[:1])
+    play.pass_deadline()
+    play.at(State.RELEASING)
+    play.release(play.manifest.aggregators[0])
+    play.at(State.COLLECTING)
+
+    for client in others[:there]:
+        play.receive(client, aggregators=play.manifest.aggregators[:1])
+    play.pass_deadline()
+
+    play.at(state)
+    if state is State.VOIDING:
+        assert play.data.reason.endswith("in share-keys, and 2 clients are too few")
+    else:
+        assert play.data.members == frozenset(others[:there])

@@ -673,3 +673,37 @@ def test_as_many_voids_are_enough_as_leave_too_few_to_release(threshold: Play) -
     threshold.feed(threshold.void(second))
 
     threshold.at(State.CLOSING)
+
+
+# A phase that may lose members --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def losing() -> Play:
+    return Play(make_manifest(clients=5, servers=2, min_clients=2, strategy="bonawitz"))
+
+
+def test_who_is_left_goes_on_and_who_is_not_only_listens(losing: Play) -> None:
+    everybody, others = losing.manifest.clients, losing.others
+    for left_out in (False, True):
+        losing = Play(losing.manifest)
+        losing.advance(State.WAITING)
+        first = losing.manifest.aggregators[0]
+        losing.feed(*losing.chunks(first, phase="advertise", members=everybody), DECODED, SHARED)
+        losing.feed(*losing.chunks(first, phase="share-keys", members=others if left_out else everybody[:4]))
+        losing.feed(DECODED)
+        assert losing.jobs() == ([] if left_out else [SendShares("masked")])
+
+
+def test_a_second_list_of_who_is_left_or_one_with_somebody_who_had_left_ends_the_run(losing: Play) -> None:
+    losing.advance(State.WAITING)
+    first, everybody = losing.manifest.aggregators[0], losing.manifest.clients
+    losing.feed(*losing.chunks(first, phase="advertise", members=everybody[:4]))
+    begun = losing.state, losing.data
+
+    for members in (everybody, everybody[2:]):
+        losing.state, losing.data = begun
+        losing.contradicts(losing.chunk(first, phase="share-keys", members=members), "other members")
+    losing.state, losing.data = begun
+    losing.feed(losing.chunk(first, phase="share-keys", members=everybody[:3]))
+    losing.contradicts(losing.chunk(first, 1, phase="share-keys", members=everybody[1:4]), "other members")

@@ -15,7 +15,7 @@ from hubbub.protocol.layout import Vector
 from hubbub.strategies.base import ClientInput, Release, Theta
 from hubbub.strategies.registry import find_strategy
 from support.refusals import refusing
-from support.strategy_rounds import N, draw, make_input, play, setting
+from support.strategy_rounds import NOTHING_YET, N, draw, make_input, play, setting
 
 TOPBINARY = ("topbinary-direct", "topbinary-sep")
 BASELINES = ("fedavg", *TOPBINARY)
@@ -159,7 +159,7 @@ def test_only_the_first_aggregator_takes_part_and_gives_everybody_the_same(name:
     assert strategy.reveals == "the first aggregator sees every client's update"
     (phase,) = strategy.phases
     assert phase.aggregators(("a", "b")) == ("a",)
-    gathering = phase.gather(setting())
+    gathering = phase.gather(setting(), NOTHING_YET)
     assert gathering is not None
     for mine in inputs_for():
         client = strategy.begin(setting(), mine)
@@ -196,7 +196,7 @@ def test_a_float_that_is_no_number_is_refused_by_server_and_client(value: float)
     spoilt[4] = value
     bits = spoilt.view(np.uint32)
     strategy = find_strategy("fedavg")
-    gathering = strategy.phases[0].gather(setting())
+    gathering = strategy.phases[0].gather(setting(), NOTHING_YET)
     client = strategy.begin(setting(), make_input(0, theta=THETA))
     assert gathering is not None
     with pytest.raises(PeerError, match="NaN or infinite"):
@@ -208,7 +208,7 @@ def test_a_float_that_is_no_number_is_refused_by_server_and_client(value: float)
 @every_topbinary
 @pytest.mark.parametrize("marked", [0, 29, 31])
 def test_a_server_refuses_another_number_of_indices_than_of_signs(name: str, marked: int) -> None:
-    gathering = find_strategy(name).phases[0].gather(setting())
+    gathering = find_strategy(name).phases[0].gather(setting(), NOTHING_YET)
     chosen = np.zeros(N, np.uint32)
     chosen[:marked] = 1
     assert gathering is not None
@@ -293,7 +293,7 @@ def test_predicted_bits_are_table_2() -> None:
 def test_predicted_bits_are_what_is_declared_by_senders_and_to_recipients(name: str) -> None:
     strategy, heads = find_strategy(name), Headcount(cohort=5, senders=3, recipients=5, servers=2)
     inputs = inputs_for()
-    gathering = strategy.phases[0].gather(setting())
+    gathering = strategy.phases[0].gather(setting(), NOTHING_YET)
     assert gathering is not None
     clients = [strategy.begin(setting(), mine) for mine in inputs[:3]]
     for client in clients:

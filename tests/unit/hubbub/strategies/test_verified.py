@@ -138,7 +138,7 @@ def test_the_baselines_begin_without_coefficients_and_send_no_tags(name: str) ->
     mine = replace(make_input(0, theta=THETA), coefficients=None)
     client = find_strategy(name).begin(setting(), mine)
 
-    assert tags.NAME not in [vector.name for vector in client.vectors("update")]
+    assert tags.NAME not in [vector.name for vector in client.vectors(find_strategy(name).phases[0].name)]
     assert tags.NAME not in find_strategy(name).predict_bits(setting(), Headcount.complete(5, 2), 20)
 
 
