@@ -39,8 +39,6 @@ class Background:
 
     def start(self, name: str, command: Sequence[str | Path], environment: Mapping[str, str]) -> None:
         """Start a process; it outlives us, and Ctrl-C in our terminal does not reach it."""
-        self.ids.mkdir(parents=True, exist_ok=True)
-        self.logs.mkdir(parents=True, exist_ok=True)
         handle = os.open(self.ids / f"{name}{_SUFFIX}", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

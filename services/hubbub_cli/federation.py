@@ -94,6 +94,8 @@ def new_federation(
     typer.echo(f"\n{TRIAL}")
     own = ["--task", task] if is_place(task) else []
     typer.echo(f"\nNext: {shlex.join(['hubbub', 'federation', 'up', str(folder), *own])}")
+    if own:
+        typer.echo("With --data 'FOLDER/*.csv' each trainer is given a file of its own.")
 
 
 @federations.command("up")
@@ -136,7 +138,7 @@ def start_federation(
         run = begin_trial(trial, Choices(broker=broker, task=task, data=data, port=port), console)
         if not detach:
             raise typer.Exit(stay(trial, run, console))
-    console.print(f"run          {run.short} has begun: {run.task}, {run.strategy}, {run.rounds_wanted} rounds")
+    console.print(f"run          {run.short}, {run.state}: {run.task}, {run.strategy}, {run.rounds_wanted} rounds")
     print_addresses(trial, console)
     print_next(trial, console)
 

@@ -71,7 +71,7 @@ def stay(trial: Trial, run: RunView, console: Console) -> int:
         code = EXIT_COMPLETED if state == "completed" else EXIT_NOT_COMPLETED
         for name in trial.find_ended():
             console.print(f"{name} has ended: {trial.background.read_last_line(name)}", style="red")
-        print_next(trial, console)
+        print_export(trial, console)
         console.print("\nCtrl-C ends all processes.")
         threading.Event().wait()
     except KeyboardInterrupt:
@@ -99,10 +99,18 @@ def print_addresses(trial: Trial, console: Console) -> None:
 def print_next(trial: Trial, console: Console) -> None:
     """Print commands for what comes next."""
     token = _short(trial.change_token)
-    trainer = trial.roster.named(Role.CLIENT)[0].name
     console.print(f"watch        hubbub run watch latest --token-file {token}{_name_url(trial)}")
-    console.print(f"models       hubbub model list --folder {_short(trial.state_of(trainer))}")
+    print_export(trial, console)
     console.print(f"end          hubbub federation down {_short(trial.folder)}")
+
+
+def print_export(trial: Trial, console: Console) -> None:
+    """Print the command that exports the model of the last run."""
+    trainer = trial.roster.named(Role.CLIENT)[0].name
+    place = trial.read_settings(trainer).get("task")
+    task = f" --task {_short(Path(str(place)))}" if place else ""
+    folder = _short(trial.state_of(trainer))
+    console.print(f"model        hubbub model export latest --folder {folder}{task} --out model.safetensors")
 
 
 def _name_url(trial: Trial) -> str:

@@ -37,14 +37,14 @@ from hubbub_cli.federation_folder import (
 )
 from hubbub_cli.party_settings import Setting, explain_settings, settings_model
 from hubbub_cli.run_lookup import RUNS
-from hubbub_trainer.learning.registry import is_place, list_places
+from hubbub_trainer.learning.registry import is_place, list_places, load_task
 
 SETTINGS, STATE, LOGS, PROCESSES = "settings", "state", "logs", "processes"
 """Folders of the running federation, beside those that `federation new` made."""
 DEFAULT_PORT = 8750
 FIRST_RUN = "first-run"
 """Idempotency key: the federation's own manifest is submitted whenever it is started, and is one run."""
-ENROLLING = "enrolling"
+ENROLLING, FAILED = "enrolling", "failed"
 _HOST = "127.0.0.1"
 _LOOK_S = 0.1
 _PACKAGES: Mapping[Role, str] = {
@@ -143,6 +143,7 @@ class Trial:
         listen(_HOST, port, advice="name a free port with --port").close()
         task, data = self._choose_task(choices), self._deal_data(choices.data)
         try:
+            self._make_folders()
             tell("starting the broker")
             url = choices.broker or self._find_given_broker()
             if url is None:
@@ -159,6 +160,13 @@ class Trial:
             self.stop()
             raise
 
+    def _make_folders(self) -> None:
+        for name in (SETTINGS, STATE, LOGS, PROCESSES):
+            try:
+                (self.folder / name).mkdir(mode=0o700, exist_ok=True)
+            except OSError as error:
+                raise ConfigurationError(f"{self.folder / name} cannot be made: {error.strerror}") from None
+
     def _find_given_broker(self) -> str | None:
         """Return the URL that was given last time; None if the broker is the federation's own."""
         if (self.folder / STATE / BROKER).exists():
@@ -169,7 +177,15 @@ class Trial:
     def _choose_task(self, choices: Choices) -> str | None:
         first = self.roster.named(Role.CLIENT)[0].name
         given = choices.task or self.read_settings(first).get("task")
-        return ",".join(map(_find_file, list_places(str(given)))) if given else None
+        if given:
+            return ",".join(map(_find_file, list_places(str(given))))
+        try:
+            load_task(self.manifest.task)
+        except ConfigurationError:
+            raise ConfigurationError(
+                f"the run trains your own task {self.manifest.task!r}: name its file with --task"
+            ) from None
+        return None
 
     def _deal_data(self, given: str | None) -> dict[str, str | None]:
         """Return each trainer's data: all have the same, or each one of the files that a pattern matches."""
@@ -203,7 +219,6 @@ class Trial:
         else:
             values |= {"policy": files / POLICY_FILE}
         try:
-            file.parent.mkdir(exist_ok=True)
             if not file.exists():
                 # Its first start. Later a party whose state is gone must say so, and not begin anew.
                 (state / TOMBSTONES).mkdir(parents=True, exist_ok=True)
@@ -229,13 +244,18 @@ class Trial:
             except (CoordinatorUnreachable, CoordinatorFailed):
                 await asyncio.sleep(_LOOK_S)
         content = (self.folder / PUBLIC / MANIFEST_FILE).read_bytes()
-        answer, _ = await client.post(RUNS, content, idempotency_key=FIRST_RUN)
+        answer, replayed = await client.post(RUNS, content, idempotency_key=FIRST_RUN)
         run = read(RunView, answer)
         while run.state == ENROLLING:
             self._check_running()
             tell(f"waiting for {', '.join(run.waiting_for)}" if run.waiting_for else "waiting for the parties")
             await asyncio.sleep(_LOOK_S)
             run = read(RunView, await client.get(f"{RUNS}/{run.run}"))
+        if run.state == FAILED and not replayed:
+            raise LocalError(
+                f"the run has failed: {run.reason}. A run is begun once: make a federation in another folder, or"
+                f" start this one again and submit another manifest"
+            )
         return run
 
     def find_ended(self) -> list[str]:

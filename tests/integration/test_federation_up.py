@@ -42,7 +42,7 @@ def test_a_trial_is_started_looked_at_ended_and_started_again(folder: Path) -> N
     trial = open_trial(folder)
 
     said = run_hubbub("federation", "up", folder, "--detach", "--port", str(port)).check_done()
-    assert "has begun: synthetic," in said
+    assert ": synthetic, " in said
     assert f"http://127.0.0.1:{port}" in said
     assert trial.change_token.read_text(encoding="ascii").strip() not in said
     at = ("--url", f"http://127.0.0.1:{port}", "--token-file", trial.change_token)
@@ -85,4 +85,19 @@ def test_a_party_that_cannot_start_is_named_with_its_last_words_and_all_others_a
     assert "trainer-" in ended.err
     assert "the task 'scans' was tried on one batch, and failed" in ended.err
     assert "Traceback" not in ended.err
+    assert open_trial(folder).find_running() == {}
+
+
+def test_a_run_that_a_party_refuses_is_told_of_and_all_are_ended(folder: Path) -> None:
+    policy = folder / "trainer-2" / "policy.toml"
+    policy.write_text(
+        policy.read_text("utf-8").replace("\nmax_rounds = ", "\nmax_rounds = 1 # "), encoding="utf-8"
+    )
+    (port,) = find_free_ports(1)
+
+    ended = run_hubbub("federation", "up", folder, "--detach", "--port", str(port))
+
+    assert ended.code == 1
+    assert "the run has failed: " in ended.err
+    assert "trainer-2" in ended.err
     assert open_trial(folder).find_running() == {}

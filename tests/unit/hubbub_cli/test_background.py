@@ -19,6 +19,8 @@ DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEPS}"
 @pytest.fixture
 def background(tmp_path: Path) -> Iterator[Background]:
     background = Background(tmp_path / "ids", tmp_path / "logs")
+    background.ids.mkdir()
+    background.logs.mkdir()
     yield background
     background.kill([path.stem for path in background.ids.glob("*.pid")])
 
@@ -62,7 +64,6 @@ def test_the_id_of_one_that_has_ended_is_nobodys(background: Background) -> None
 
 
 def test_of_a_line_of_json_the_message_is_told(background: Background) -> None:
-    background.logs.mkdir()
     log = background.log_of("party")
 
     log.write_text('{"level": "info", "message": "connected to the broker"}\n\n', encoding="utf-8")

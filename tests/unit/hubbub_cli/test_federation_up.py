@@ -20,6 +20,15 @@ from support.command_line import Hubbub
 
 TRAINERS = 11
 URL = "amqp://broker.example/"
+OWN_TASK = """
+import torch
+from hubbub_trainer.learning.torch_task import TorchTask
+
+
+class Scans(TorchTask):
+    def model(self):
+        return torch.nn.Linear(30, 2)
+"""
 PARTIES = ("coordinator", "aggregator-1", "trainer-1", "trainer-2", "trainer-10")
 
 
@@ -133,6 +142,19 @@ def test_what_cannot_be_is_refused_before_anything_is_started(
     hubbub("federation", "up", folder, "--port", port, *options).check_refused(complaint)
     assert not started
     assert not (folder / "settings").exists()
+
+
+def test_a_task_of_ones_own_has_to_be_named(hubbub: Hubbub, started: Mapping[str, object], tmp_path: Path) -> None:
+    folder, task = tmp_path / "own", tmp_path / "scans.py"
+    task.write_text(OWN_TASK, encoding="utf-8")
+    said = hubbub("federation", "new", folder, "--clients", 3, "--task", task).check_done()
+    (port,) = find_free_ports(1)
+
+    ended = hubbub("federation", "up", folder, "--broker", URL, "--port", port)
+
+    ended.check_refused("the run trains your own task 'scans': name its file with --task")
+    assert not started
+    assert f"Next: hubbub federation up {folder} --task {task}\n" in said
 
 
 def test_a_port_that_is_taken_is_refused(folder: Path, hubbub: Hubbub) -> None:
