@@ -38,9 +38,7 @@ def _describe_round(moment: Transition, data: ClientRound) -> str:
         case Trained():
             return f"trained {data.training_s:.1f} s"
         case SharesSent():
-            # The step may have entered the next phase already.
-            earlier = moment.earlier if isinstance(moment.earlier, ClientRound) else data
-            return f"delivered {earlier.current.name}"
+            return f"delivered {data.current.name}"
         case Concluded():
             return f"applied, {len(data.members)} of {len(data.manifest.clients)} clients in it"
         case Decoded(metrics=metrics) if metrics:
