@@ -34,6 +34,7 @@ _LONGEST_FIRST = (
     "unit/hubbub_cli/test_main_demo.py",
     "integration/test_processes.py",
     "integration/test_broker_outages.py",
+    "integration/test_federation_up.py",
     "integration/test_tls_federation.py",
     "integration/test_kits.py",
     "integration/test_consumer_timeout.py",

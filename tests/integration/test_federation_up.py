@@ -12,6 +12,7 @@ from hubbub_cli.rabbitmq_node import find_free_ports
 from hubbub_cli.trial import open_trial
 from support.command_line import Ended, run_hubbub, start_hubbub
 from support.patience import HANG_S
+from support.private_node import PrivateNode
 
 pytestmark = pytest.mark.broker
 
@@ -101,3 +102,22 @@ def test_a_run_that_a_party_refuses_is_told_of_and_all_are_ended(folder: Path) -
     assert "the run has failed: " in ended.err
     assert "trainer-2" in ended.err
     assert open_trial(folder).find_running() == {}
+
+
+def test_a_broker_that_is_given_is_used_once_it_knows_the_parties(folder: Path) -> None:
+    (port,) = find_free_ports(1)
+    with PrivateNode() as node:
+        up = ("federation", "up", folder, "--detach", "--port", str(port))
+        unknown = run_hubbub(*up, "--broker", f"amqp://127.0.0.1:{node.port}/")
+        node.ctl("import_definitions", str(folder / "public" / "definitions.json"))
+        run_hubbub(*up).check_done()  # It is remembered.
+
+        trial = open_trial(folder)
+        assert set(trial.find_running()) == set(trial.parties)
+        connected = node.ctl("-q", "--no-table-headers", "list_connections", "user").split()
+        assert set(connected) == set(trial.parties)
+        assert trial.stop() == []
+
+    assert unknown.code == 1
+    assert "refuses user" in unknown.err
+    assert "`hubbub roster broker-config`" in unknown.err
