@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hubbub.ids import PartyId, Role
+from hubbub.strategies.registry import find_strategy
 from hubbub_trainer.learning.synthetic import SyntheticTask
 from support.failpoints import Action, Failpoint, Point
 from support.one_process import run_in_one_process
@@ -172,6 +173,42 @@ def test_void_round_and_a_pause_with_deaths_in_them_are_followed_by_the_rounds_t
     for number in (2, 3):
         plain.play_round(number)
     assert set(digests.values()) == {plain.digest()}
+
+
+@pytest.mark.broker
+def test_parties_that_are_killed_in_every_phase_of_bonawitz_come_to_the_sums_of_one_process(
+    amqp_url: str, tmp_path: Path
+) -> None:
+    """A client that has sent shares sends the same again; the server has what it needs of the phases before."""
+    federation = federation_at(amqp_url, tmp_path, forked=True)
+    federation.allow("bonawitz")
+    phases = [phase.name for phase in find_strategy("bonawitz").phases]
+    server = [
+        Failpoint(kind="phase", state=state, event=event, point=point, phase=phase)
+        for phase in phases
+        for state, event, point in (
+            ("collecting", "CloseOrdered", Point.PERSISTED),
+            ("summing", "SumSent", Point.BEFORE),
+        )
+    ]
+    federation.inject(federation.aggregator_names[0], server)
+    for number, name in enumerate(federation.trainer_names, start=1):
+        # What is kept is not done again, so that each death is one phase later than the one before.
+        deaths = [
+            Failpoint(kind="round", state=state, event=event, point=point, round=number)
+            for state, event in (("sharing", "SharesSent"), ("decoding", "Decoded"))
+            for point in (Point.KEPT, Point.PERFORMED, Point.SETTLED)
+        ]
+        federation.inject(name, deaths)
+    with federation:
+        manifest = federation.draw_up(rounds=TRAINERS + 1, strategy="bonawitz")
+        run = federation.submit(manifest)
+        digests = federation.finish(run)
+
+        assert federation.pending() == {}
+        assert federation.read_run(run).rounds_void == 0
+    assert digests == run_in_one_process(manifest, federation.parties, tmp_path / "alone", demo_seed=DEMO_SEED)
+    assert len(set(digests.values())) == 1
 
 
 @only_thorough

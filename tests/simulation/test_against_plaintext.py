@@ -536,3 +536,30 @@ async def test_a_round_that_is_void_in_either_phase_is_void_at_all_aggregators(
         key = Key("phase", manifest.run_id, void, phase)
         assert [aggregator.journal.find(key) for aggregator in federation.aggregators] == [PhaseOutcome(())] * 3
     check_history(tmp_path, manifest, results, play(plain(manifest), (1, 3, 4)))
+
+
+@pytest.mark.parametrize("phase", [phase.name for phase in STRATEGIES["bonawitz"].phases])
+async def test_a_client_may_leave_every_phase_of_bonawitz(tmp_path: Path, phase: str) -> None:
+    """Its numbers are in the sum if it has sent them; then only its help to unmask is missing."""
+    manifest = manifest_for(
+        clients=4, servers=2, rounds_wanted=3, min_clients=2, strategy="bonawitz", chunk_bytes=1_024
+    )
+    short, absent = 2, manifest.clients[1]
+    hold = Hold((absent, short, phase))
+
+    def let_time_pass(moment: Transition) -> None:
+        data = moment.data
+        if not isinstance(data, rounds.CoordinatorRound) or data.number != short:
+            return
+        waits_in_vain = data.current.name == phase and moment.after is rounds.State.COLLECTING
+        if waits_in_vain and isinstance(moment.event, ReceiptArrived) and data.missing() == (absent,):
+            federation.coordinator.runner.feed_soon(moment.key, DeadlinePassed(at_s=moment.at_s))
+        if data.current.name == phase and moment.after is rounds.State.RELEASING:
+            hold.lift(short)  # Its set comes when the phase is closed without it.
+
+    async with federation_for(manifest, tmp_path, watch=let_time_pass, connect=connect_held(hold)) as federation:
+        state, run = await federation.run(manifest)
+        assert (state, run.released, run.void) == (runs.State.COMPLETED, 3, 0), run.reason
+        results = check_costs(federation, manifest)
+    without = {} if phase == "unmask" else {short: 1}
+    check_history(tmp_path, manifest, results, play(plain(manifest), (1, 2, 3), without=without))
