@@ -206,6 +206,21 @@ def test_different_members_are_found_in_every_phase(tmp_path: Path) -> None:
     assert found[0].what.endswith("say 3 members with client-3; aggregator-1 says 2 members")
 
 
+@pytest.mark.parametrize(("strategy", "agrees"), [("bonawitz", True), ("sec-union", False)])
+def test_phases_over_fewer_members_than_those_before_agree_if_the_strategy_allows_it(
+    tmp_path: Path, strategy: str, *, agrees: bool
+) -> None:
+    manifest = make_manifest(clients=3, servers=2, strategy=strategy, roster_sha256="cd" * 32)
+    story = tell_story(manifest)
+    sum_fewer_signs(story)
+    assert (compare(write_story(tmp_path / "fewer", story)) == ()) is agrees
+
+    for part in story.values():
+        find(part, "released", phase="union")["members"] = ["client-2", "client-3"]
+    (difference,) = compare(write_story(tmp_path / "others", story))
+    assert difference.kind is DifferenceKind.MEMBERS_OF_PHASES
+
+
 def test_one_nonce_in_two_manifests_is_a_run_told_in_two_ways(tmp_path: Path) -> None:
     lowered = make_manifest(clients=3, servers=2, strategy="sec-union", roster_sha256="cd" * 32, min_clients=2)
     story = {**tell_story(), "client-3": tell_part("client-3", lowered)}
