@@ -16,6 +16,7 @@ from pydantic import SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from hubbub.crypto.key_derivation import ClientSecret, GroupSecret, Transcript
+from hubbub.crypto.peer_ciphers import PEER_CIPHERS
 from hubbub.crypto.sealing import ChunkKey, Kem, SealingKey
 from hubbub.crypto.signing import SigningKey
 from hubbub.crypto.stream import AesCtrRows, AesCtrStream
@@ -67,6 +68,7 @@ def client_input() -> ClientInput:
         shared=AesCtrStream(SECRET),
         mask=np.array([1, 3]),
         coefficients=tag_coefficients(),
+        ciphers=PEER_CIPHERS,
     )
 
 
