@@ -72,6 +72,14 @@ def test_a_link_unlocks_the_page_and_its_token_leaves_the_address_and_the_histor
     assert all(line.count(stage.token) == 1 and f"Bearer {stage.token}" in line for line in with_token)
 
 
+def test_a_link_leaves_the_bare_address_where_no_run_is_chosen(stage: Stage) -> None:
+    with watched_page(stage.browser, stage.url, size=(390, 740)) as (page, _):
+        page.goto(stage.link)
+        expect(page.get_by_text("Live", exact=True)).to_be_visible()
+        expect(page).to_have_url(f"{stage.url}/")
+        assert page.evaluate("history.length") == 2, "the empty page, and this"
+
+
 def test_a_link_followed_where_the_page_is_open_counts_if_its_token_does(stage: Stage) -> None:
     with watched_page(stage.browser, stage.url) as (page, _):
         page.goto(stage.url)
