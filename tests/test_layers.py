@@ -104,6 +104,7 @@ LAYERS = {
     " hubbub.ids hubbub.disk hubbub.machine hubbub.messages hubbub.store hubbub.transport hubbub.trust"
     " hubbub.runtime",
     "hubbub.frame_costs": "hubbub.ids hubbub.parameters hubbub.crypto hubbub.messages hubbub.strategies",
+    "hubbub.run_request": "pydantic hubbub.errors hubbub.messages hubbub.run_options hubbub.strategies",
     "hubbub.policy": "pydantic hubbub.errors hubbub.ids hubbub.messages hubbub.runtime hubbub.strategies"
     " hubbub.trust",
 }

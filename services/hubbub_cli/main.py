@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from logging.handlers import BufferingHandler
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -37,6 +37,10 @@ from hubbub_cli.runs import runs
 from hubbub_cli.services import aggregator, coordinator, trainer
 from hubbub_cli.suggestions import Suggesting
 from hubbub_local.options import DemoOptions
+
+if TYPE_CHECKING:
+    from hubbub.messages.manifest import Manifest
+    from hubbub.trust.roster import Roster
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -176,6 +180,10 @@ def new_manifest(
             "min_clients."
         ),
     ] = None,
+    request: Annotated[
+        Path | None,
+        typer.Option("--from", help="Complete this request for a run, which the coordinator's page wrote."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write to this file instead of the terminal.")] = None,
 ) -> None:
     """Draw up a manifest where the task is installed; `hubbub run submit` begins the run."""
@@ -184,15 +192,23 @@ def new_manifest(
     from hubbub_trainer.learning.registry import choose_task  # noqa: PLC0415
     from hubbub_trainer.planning import draw_up_manifest, find_warning  # noqa: PLC0415
 
-    manifest = draw_up_manifest(
-        choose_task(task),
-        options,
-        roster=read_roster(roster),
-        clients=_split(clients),
-        aggregators=_split(aggregators),
-        coordinator=coordinator,
-        endorsed=[read_endorsement(path) for path in endorsement or ()],
-    )
+    if request is not None:
+        if options != RunOptions() or (clients, aggregators, coordinator, endorsement) != (None, None, None, None):
+            raise ConfigurationError(
+                "with --from, the request says everything but the roster, and --task where its task is: leave the "
+                "other options out, or change the request"
+            )
+        manifest = _complete(request, read_roster(roster), task)
+    else:
+        manifest = draw_up_manifest(
+            choose_task(task),
+            options,
+            roster=read_roster(roster),
+            clients=_split(clients),
+            aggregators=_split(aggregators),
+            coordinator=coordinator,
+            endorsed=[read_endorsement(path) for path in endorsement or ()],
+        )
     print_warning(find_warning(manifest))
     text = manifest.model_dump_json(indent=2) + "\n"
     if out is None:
@@ -204,6 +220,28 @@ def new_manifest(
         raise ConfigurationError(f"{out} cannot be written: {error.strerror}") from None
     typer.echo(f"run {manifest.run_id}\nwritten to {out}")
     typer.echo("\nEach data owner approves it with `hubbub policy approve`; then `hubbub run submit` begins it.")
+
+
+def _complete(path: Path, roster: Roster, place: str) -> Manifest:
+    """Draw up the manifest that a request asks for; the task is at `place`, unless its name says where it is."""
+    from hubbub.run_request import read_request  # noqa: PLC0415  (Help should not wait for numpy.)
+    from hubbub_trainer.learning.registry import choose_task, is_place  # noqa: PLC0415
+    from hubbub_trainer.planning import draw_up_manifest  # noqa: PLC0415
+
+    request = read_request(path)
+    task = choose_task(place if is_place(place) else request.task)
+    if task.name != request.task:
+        raise ConfigurationError(f"{path} asks for the task {request.task}, and {place} is {task.name}")
+    if request.roster_sha256 != roster.digest:
+        raise ConfigurationError(f"{path} was written for another roster than the one that --roster names")
+    return draw_up_manifest(
+        task,
+        request.options,
+        roster=roster,
+        clients=request.clients,
+        aggregators=request.aggregators,
+        coordinator=request.coordinator,
+    )
 
 
 def _split(names: str | None) -> list[str] | None:

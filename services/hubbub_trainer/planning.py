@@ -20,6 +20,7 @@ from hubbub.messages.manifest import (
 )
 from hubbub.protocol.masks import recommend_rate
 from hubbub.run_options import RunOptions
+from hubbub.run_request import FRESH_SEEDS
 from hubbub.strategies import planner
 from hubbub.strategies.base import Strategy
 from hubbub.strategies.registry import find_strategy
@@ -28,9 +29,6 @@ from hubbub.trust.succession import EndorsedModel, find_unendorsed, gather
 from hubbub_trainer.learning.task import HasLearningRate, HasRanges, Task
 from hubbub_trainer.phases.catchup import heirs
 from hubbub_trainer.workspace import digest
-
-FRESH_SEEDS = 2**32
-"""Number of seeds to draw from: enough that none comes twice, and short enough to read out."""
 
 
 def draw_up_manifest(

@@ -1,19 +1,25 @@
 """The dashboard in a real browser, on a federation of real processes over RabbitMQ."""
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect
+from typer.testing import CliRunner
 
 from hubbub.ids import PartyId, RunId
 from hubbub.messages.manifest import Manifest
 from hubbub.protocol.masks import recommend_rate
+from hubbub.run_request import RunRequest
+from hubbub_cli.main import app
 from support.browser import WAIT_MS, ColourScheme, NoBrowserError, Watch, axe, chromium, overflow, watched_page
 from support.processes import ProcessFederation, SharedBroker
 
@@ -41,6 +47,10 @@ class SteadyFederation(ProcessFederation):
     @property
     def change_token(self) -> str:
         return self._files.tokens.change
+
+    @property
+    def roster_path(self) -> Path:
+        return self._files.roster
 
     def read(self, path: str) -> dict[str, Any]:
         """The interface's answer, as it is."""
@@ -124,6 +134,7 @@ def paste(page: Page, manifest: Manifest) -> None:
     """Start a run in the dialog that asks for a manifest."""
     page.get_by_role("banner").get_by_role("button", name="Start a run").click()
     dialog = page.get_by_role("dialog", name="Start a run")
+    dialog.get_by_role("button", name="Manifest, for experts").click()
     dialog.get_by_label("or its text").fill(manifest.model_dump_json())
     dialog.get_by_role("button", name="Start", exact=True).click()
     expect(dialog).to_be_hidden()
@@ -339,6 +350,8 @@ def test_a_run_is_started_with_the_keyboard_alone(stage: Stage) -> None:
         tab_to(page, page.get_by_role("banner").get_by_role("button", name="Start a run"))
         page.keyboard.press("Enter")
         dialog = page.get_by_role("dialog", name="Start a run")
+        tab_to(page, dialog.get_by_role("button", name="Manifest, for experts"))
+        page.keyboard.press("Enter")
         tab_to(page, dialog.get_by_label("or its text"))
         page.keyboard.insert_text(manifest.model_dump_json())
         tab_to(page, dialog.get_by_role("button", name="Start", exact=True))
@@ -349,67 +362,49 @@ def test_a_run_is_started_with_the_keyboard_alone(stage: Stage) -> None:
         watch.check()
 
 
-def test_another_strategy_has_its_usual_rho_unless_another_was_chosen(stage: Stage) -> None:
-    for rho, of_mask in ((0.1, 0.03), (0.2, 0.2)):
-        first = stage.federation.submit(draw_up(stage, rounds=1, local_steps=5, rho=rho))
-        stage.federation.wait_for(first, lambda view: view.state == "completed")
-        with stage.page(f"/#/runs/{first}") as (page, watch):
-            # No policy here allows a mask, so that run fails. It can be repeated all the same.
-            masked = repeat(stage, page, first, "shared-mask", "failed")
-            last = repeat(stage, page, masked, "no-union", "completed")
-            watch.check()
-        manifests = [stage.federation.read(f"runs/{run}")["manifest"] for run in (masked, last)]
-        assert [manifest["rho"] for manifest in manifests] == [of_mask, rho]
-
-
-def test_another_strategy_keeps_the_learning_rate_and_a_mask_has_a_higher_one(stage: Stage) -> None:
+def test_the_form_writes_a_request_and_says_what_the_run_will_cost_and_who_will_see_what(
+    stage: Stage, tmp_path: Path
+) -> None:
     first = stage.federation.submit(draw_up(stage, rounds=1, local_steps=5, rho=0.1, learning_rate=0.01))
     stage.federation.wait_for(first, lambda view: view.state == "completed")
-    with stage.page(f"/#/runs/{first}") as (page, watch):
-        summed = repeat(stage, page, first, "plaintext-union", "failed")
-        masked = repeat(stage, page, summed, "shared-mask", "failed")
-        same = repeat(stage, page, masked, "shared-mask", "failed")
-        last = repeat(stage, page, same, "no-union", "completed")
-        watch.check()
-
-    runs = (summed, masked, same, last)
-    rates = [stage.federation.read(f"runs/{run}")["manifest"]["learning_rate"] for run in runs]
-    of_mask = recommend_rate(0.01, 0.03)
-    assert rates == [0.01, of_mask, of_mask, 0.01]
-
-
-def test_a_mask_without_a_learning_rate_is_warned_about_until_one_is_given(stage: Stage) -> None:
-    first = stage.federation.submit(draw_up(stage, rounds=1, local_steps=5, rho=0.1))
-    stage.federation.wait_for(first, lambda view: view.state == "completed")
+    manifest = stage.federation.read(f"runs/{first}")["manifest"]
     with stage.page(f"/#/runs/{first}") as (page, watch):
         expect(page.locator("#run-sub").get_by_text(first[:10])).to_be_visible()
         page.get_by_role("group", name="Steer this run").get_by_role("button", name="Same again").click()
         dialog = page.get_by_role("dialog", name="Start a run")
-        warning = dialog.get_by_text("needs a higher learning rate than the task's own: about 12 times as much")
-        expect(warning).to_be_hidden()
-        dialog.get_by_label("Strategy").select_option("shared-mask")
-        expect(warning).to_be_visible()
+        asked = {
+            "strategy": manifest["strategy"],
+            "parameters": manifest["parameters"],
+            "clients": 3,
+            "servers": 2,
+        }
+        plan = stage.federation.read(f"plan?{urlencode(asked)}")
+        dialog.get_by_label("Rounds").fill("7")
+        expect(dialog.get_by_role("status")).to_contain_text(f"About {show_bytes(7 * plan['wire_bytes'])} in all")
+        expect(dialog.get_by_role("status")).to_contain_text("A server learns: nothing")
+        dialog.get_by_label("Strategy").select_option("plaintext-union")
+        expect(dialog.get_by_text("! More is seen than sums")).to_be_visible()
+        expect(dialog.get_by_role("status")).to_contain_text("A server learns: indices")
         assert axe(page) == []
-        dialog.get_by_label("Learning rate").fill("0.5")
-        expect(warning).to_be_hidden()
-        with page.expect_request(lambda request: request.method == "POST") as request:
-            dialog.get_by_role("button", name="Start", exact=True).click()
-        assert '"learning_rate":0.5' in (request.value.post_data or "")
-        expect(dialog).to_be_hidden()
+
+        written = dialog.get_by_label("The request")
+        for strategy, rate in (("shared-mask", recommend_rate(0.01, 0.03)), (manifest["strategy"], 0.01)):
+            dialog.get_by_label("Strategy").select_option(strategy)
+            request = RunRequest.model_validate_json(written.input_value())
+            assert (request.options.strategy, request.options.learning_rate) == (strategy, rate)
+            assert request.options.rho is None, "each strategy has its usual one"
+        with page.expect_download() as download:
+            dialog.get_by_role("button", name="Save the request").click()
+        file = tmp_path / "request.json"
+        download.value.save_as(file)
         watch.check()
 
-
-def repeat(stage: Stage, page: Page, run: RunId, strategy: str, end: str) -> RunId:
-    """Start a run like the one that is shown, with another strategy; wait for its end and return its id."""
-    expect(page.locator("#run-sub").get_by_text(run[:10])).to_be_visible()
-    page.get_by_role("group", name="Steer this run").get_by_role("button", name="Same again").click()
-    dialog = page.get_by_role("dialog", name="Start a run")
-    dialog.get_by_label("Strategy").select_option(strategy)
-    with page.expect_response(lambda answer: answer.request.method == "POST") as answer:
-        dialog.get_by_role("button", name="Start", exact=True).click()
-    started = RunId(answer.value.json()["run"])
-    stage.federation.wait_for(started, lambda view: view.state == end)
-    return started
+    roster = str(stage.federation.roster_path)
+    completed = CliRunner().invoke(app, ["manifest", "new", "--roster", roster, "--from", str(file)])
+    assert completed.exit_code == 0, completed.output
+    again = json.loads(completed.stdout)
+    changed = {name for name in again.keys() | manifest.keys() if again.get(name) != manifest.get(name)}
+    assert changed == {"rounds", "seed", "initial_model_sha256", "nonce"}
 
 
 def tab_to(page: Page, wanted: Locator) -> None:
@@ -505,6 +500,7 @@ def test_a_run_that_cannot_learn_is_refused_in_the_form_and_one_that_may_not_is_
         page.get_by_role("button", name="Use this token").click()
         dialog = page.get_by_role("dialog", name="Start a run")
         page.get_by_role("banner").get_by_role("button", name="Start a run").click()
+        dialog.get_by_role("button", name="Manifest, for experts").click()
         dialog.get_by_label("or its text").fill(empty.model_dump_json())
         dialog.get_by_role("button", name="Start", exact=True).click()
         expect(dialog.get_by_role("alert")).to_contain_text("2 clients loses 100% of the indices")

@@ -78,7 +78,7 @@ def test_every_answer_to_whatever_may_be_asked_is_as_described(
     )
 
     assert asked.returncode == 0, asked.stdout + asked.stderr
-    assert "Tested: 18" in asked.stdout, "every route, and this test must know of each: " + asked.stdout
+    assert "Tested: 20" in asked.stdout, "every route, and this test must know of each: " + asked.stdout
     for phase in ("Coverage", "Fuzzing", "Stateful"):
         assert f"✅ {phase}" in asked.stdout, asked.stdout
 

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 from hubbub import __version__
 from hubbub.runtime import web_server
 from hubbub.runtime.telemetry import WebRefusal
-from hubbub_coordinator.api import events, export, pages, runs, system
+from hubbub_coordinator.api import events, export, pages, plans, runs, system
 from hubbub_coordinator.api.access import DESCRIPTION_PATH, BodyLimit, Gate, Tokens
 from hubbub_coordinator.api.dependencies import Heavy, ResponseCache
 from hubbub_coordinator.api.events import Streams
@@ -69,7 +69,7 @@ def create_routes(coordinator: Coordinator) -> FastAPI:
     app.state.heavy = Heavy(lambda: coordinator.counters.turned_away(WebRefusal.BUSY))
     app.state.cache = ResponseCache(coordinator)
     app.state.assets = pages.find_assets()
-    for part in (runs, export, events, system, pages):
+    for part in (runs, plans, export, events, system, pages):
         app.include_router(part.router)
     answer_with_problems(app)
     app.add_middleware(BodyLimit)

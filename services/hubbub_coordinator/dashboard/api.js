@@ -11,6 +11,8 @@ export const PATHS = {
   resume: "/api/v1/runs/{run}/resume",
   cancel: "/api/v1/runs/{run}/cancel",
   rounds: "/api/v1/runs/{run}/rounds",
+  plan: "/api/v1/plan",
+  request: "/api/v1/runs/{run}/request",
   label: "/api/v1/runs/{run}/label",
   cost: "/api/v1/runs/{run}/cost",
   export: "/api/v1/runs/{run}/export",
@@ -86,6 +88,8 @@ export function createApi() {
     pause: (run) => post(PATHS.pause, run),
     resume: (run) => post(PATHS.resume, run),
     cancel: (run) => post(PATHS.cancel, run),
+    plan: (query) => read(PATHS.plan, query),
+    readRequest: (run) => read(PATHS.request, { run }),
     putLabel: async (run, label) =>
       (
         await request(makeUrl(PATHS.label, { run }), {

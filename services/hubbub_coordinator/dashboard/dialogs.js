@@ -1,6 +1,6 @@
-// Shared behaviour of dialogs: closing by a button or a click outside, and errors that are read out.
+// Shared behaviour of dialogs: closing by a button or a click outside, errors that are read out, saved files.
 
-import { setText } from "./dom.js";
+import { h, setText } from "./dom.js";
 
 /** Let a dialog be closed by its own buttons and by a click outside. */
 export function prepareDialog(dialog) {
@@ -25,6 +25,13 @@ export function onSubmit(form, errorLine, act) {
       button.disabled = false;
     }
   });
+}
+
+/** Save a blob as a file. */
+export function saveFile(content, name) {
+  const address = URL.createObjectURL(content);
+  h("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 60_000);
 }
 
 /** A message as a sentence. */

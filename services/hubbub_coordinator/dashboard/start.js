@@ -1,57 +1,93 @@
-// Dialog that starts a run: from a manifest, or as a repetition of another run.
+// Dialog that starts a run. A form writes a request, which whoever has the task completes; experts paste a manifest.
 
 import { byId, h, press, set, setText, show } from "./dom.js";
-import { onSubmit, prepareDialog } from "./dialogs.js";
-import { isShare, shortId } from "./format.js";
+import { onSubmit, prepareDialog, saveFile } from "./dialogs.js";
+import { formatBits, formatBytes, formatTimes, isShare, plural, shortId } from "./format.js";
 
 const NONCE_BYTES = 16;
+const SEEDS = 2 ** 32;
 const MASK = "shared-mask";
+const USUAL = { strategy: "no-union", rounds: 20, local_steps: 100 };
+const PLAN_AFTER_MS = 250;
 
-/** The dialog; `onStarted` is given the new run. */
+/** The dialog; `onStarted` is given a new run. */
 export function mountStart(store, { api, onStarted }) {
   const dialog = byId("start-dialog");
   const field = (name) => byId(`start-${name}`);
   const keyOf = rememberKeys();
   let based = null;
-  let mode = "paste";
+  let request = null;
+  let mode = "request";
+  let timer = 0;
   prepareDialog(dialog);
 
   function choose(next) {
     mode = next;
     press(byId("start-mode"), (button) => button.dataset.mode === mode);
-    show(field("again"), mode === "again");
+    show(field("request"), mode === "request");
     show(field("paste"), mode === "paste");
+    show(field("copy"), mode === "request");
+    setText(field("submit"), mode === "request" ? "Save the request" : "Start");
     setText(field("error"), "");
   }
 
-  function open(run) {
+  /** Open the form: empty, or with a request for a run like another. */
+  async function open(run) {
     based = run;
-    show(byId("start-mode"), based !== null);
-    if (based) fillIn(field, based, store.state.about);
-    choose(based ? "again" : "paste");
-    dialog.showModal();
+    setText(field("error"), "");
+    request = run ? await api.readRequest(run.run) : requestAnew(store.state.about);
+    fillIn(field, store.state, { based, request });
+    choose("request");
+    write();
+    if (!dialog.open) dialog.showModal();
   }
 
-  function compose() {
-    if (mode === "paste") return check(field("text").value);
-    const target = field("target").value;
-    const strategy = field("strategy").value;
-    const rate = field("rate").value;
-    // These belong to the strategy that they were drawn up with; undefined fields are left out.
-    const own = strategy === based.manifest.strategy ? based.manifest : {};
-    return JSON.stringify({
-      ...based.manifest,
-      rounds: Number(field("rounds").value),
+  /** Write the request from the fields, and ask for its plan. */
+  function write() {
+    const { about } = store.state;
+    const { value: strategy } = field("strategy");
+    const number = (name) => (field(name).value === "" ? undefined : Number(field(name).value));
+    const target = number("target");
+    const changed = strategy !== request.options.strategy;
+    // These belong to the strategy that they were chosen for; undefined ones are left out.
+    const own = changed ? { q: undefined, block: undefined, bits: undefined, weights: undefined, max_samples: undefined } : {};
+    const options = {
+      ...request.options,
+      ...own,
       strategy,
-      rho: chooseRho(based.manifest, strategy, store.state.about),
-      block: own.block,
-      bits: own.bits,
-      learning_rate: rate === "" ? undefined : Number(rate),
-      weights: own.weights,
-      max_samples: own.max_samples,
-      target: target === "" ? null : Number(target) / unitOf(based.headline),
-      nonce: field("nonce").textContent,
-    });
+      rounds: number("rounds"),
+      local_steps: number("steps"),
+      learning_rate: number("rate"),
+      target: target === undefined ? undefined : target / unitOf(based?.headline),
+    };
+    const written = { ...request, task: field("task").value.trim(), options };
+    field("written").value = JSON.stringify(withoutNulls(written), null, 1);
+    const reveals = about?.strategies.find(({ name }) => name === strategy)?.reveals;
+    warn(field("reveals"), reveals && `! More is seen than sums: ${reveals}`);
+    clearTimeout(timer);
+    timer = setTimeout(() => plan(options), PLAN_AFTER_MS);
+  }
+
+  async function plan({ strategy, rho, wire, rounds }) {
+    const parameters = field("parameters").value;
+    if (!parameters) {
+      warn(field("warning"), "");
+      return setText(field("plan"), "With the number of parameters, the plan says what the run costs and who sees what.");
+    }
+    const query = {
+      ...{ strategy, parameters, rho, wire },
+      clients: request.clients.length,
+      servers: request.aggregators.length,
+    };
+    try {
+      const found = await api.plan(query);
+      if (field("strategy").value !== strategy || field("parameters").value !== parameters) return;
+      showPlan(field("plan"), found, rounds || 1);
+      const refused = found.refused ? " Such a run is refused." : "";
+      warn(field("warning"), found.warning && `! ${found.warning}.${refused}`);
+    } catch (error) {
+      setText(field("plan"), `There is no plan: ${error.message}.`);
+    }
   }
 
   byId("start-mode").addEventListener("click", (event) => {
@@ -59,11 +95,14 @@ export function mountStart(store, { api, onStarted }) {
     if (wanted) choose(wanted);
   });
   field("strategy").addEventListener("change", () => {
-    field("rate").value = chooseRate(based.manifest, field("strategy").value, store.state.about);
-    warnOfReveals(field, store.state.about);
-    warnOfRate(field, based.manifest, store.state.about);
+    if (based) field("rate").value = chooseRate(based.manifest, field("strategy").value, store.state.about);
   });
-  field("rate").addEventListener("input", () => warnOfRate(field, based.manifest, store.state.about));
+  field("task").addEventListener("change", () => {
+    const known = store.state.runs.items.find((run) => run.task === field("task").value.trim());
+    if (known) field("parameters").value = known.parameters;
+  });
+  field("request").addEventListener("input", write);
+  field("request").addEventListener("change", write);
   field("file").addEventListener("change", async () => {
     const file = field("file").files[0];
     if (file) field("text").value = await file.text();
@@ -80,13 +119,104 @@ export function mountStart(store, { api, onStarted }) {
       setText(field("error"), error.message);
     }
   });
+  field("copy").addEventListener("click", async () => {
+    field("written").select();
+    await navigator.clipboard?.writeText(field("written").value);
+    setText(field("copy"), "Copied");
+    setTimeout(() => setText(field("copy"), "Copy"), 2000);
+  });
   onSubmit(byId("start-form"), field("error"), async () => {
-    const manifest = compose();
+    if (mode === "request") return saveRequest();
+    const manifest = check(field("text").value);
     const run = await api.submit(manifest, keyOf(manifest));
     dialog.close();
     onStarted(run);
   });
+
+  function saveRequest() {
+    if (field("task").value.trim() === "") throw new Error("Name the task that is to be trained.");
+    saveFile(new Blob([`${field("written").value}\n`], { type: "application/json" }), "request.json");
+  }
+
   return { open };
+}
+
+/** A request for everybody in the roster, with a fresh seed. */
+function requestAnew(about) {
+  const named = (role) => about.parties.filter((party) => party.role === role).map((party) => party.name);
+  return {
+    format: "hubbub-request-1",
+    task: "",
+    options: { ...USUAL, seed: Math.floor(Math.random() * SEEDS) },
+    clients: named("client"),
+    aggregators: named("aggregator"),
+    coordinator: about.coordinator,
+    roster_sha256: about.roster_sha256,
+  };
+}
+
+function fillIn(field, { about, runs }, { based, request }) {
+  const { options } = request;
+  setText(
+    field("based-on"),
+    `${based ? `Like ${shortId(based.run)}, from another initial model: ` : ""}` +
+      `${plural(request.clients.length, "client")}, ${plural(request.aggregators.length, "aggregator")}.`,
+  );
+  const tasks = [...new Set(runs.items.map((run) => run.task))];
+  field("tasks").replaceChildren(...tasks.map((task) => h("option", { value: task })));
+  field("task").value = request.task || (tasks.length === 1 ? tasks[0] : "");
+  const known = based ?? runs.items.find((run) => run.task === field("task").value);
+  field("parameters").value = known?.parameters ?? "";
+  field("strategy").replaceChildren(
+    ...(about?.strategies ?? []).map(({ name }) => h("option", { value: name }, name)),
+  );
+  field("strategy").value = options.strategy;
+  field("rounds").value = options.rounds;
+  field("steps").value = options.local_steps;
+  field("rate").value = options.learning_rate ?? "";
+  fillInTarget(field, based, options.target);
+}
+
+function fillInTarget(field, based, target) {
+  const unit = unitOf(based?.headline);
+  const [low, high] = based?.headline ? rangeOf(based.manifest.metrics[0]) : [null, null];
+  setText(
+    field("metric"),
+    based?.headline ? `Stop at ${based.headline.name}${unit === 100 ? ", %" : ""}` : "Stop at a score of",
+  );
+  set(field("target"), { min: low === null ? null : unit * low, max: high === null ? null : unit * high });
+  field("target").value = typeof target === "number" ? +(unit * target).toFixed(6) : "";
+}
+
+function showPlan(root, plan, rounds) {
+  const { wire_bytes: sent, fedavg_wire_bytes: fedavg } = plan;
+  const gain = plan.no_gain || (sent < fedavg ? `${formatTimes(fedavg / sent)} less than uncompressed FedAvg` : "");
+  root.replaceChildren(
+    h(
+      "p",
+      {},
+      h("strong", {}, `About ${formatBytes(rounds * sent)} in all`),
+      `, ${formatBytes(sent)} a round, payload ${formatBits(plan.payload_bits)}${gain ? `; ${gain}` : ""}.`,
+    ),
+    h(
+      "p",
+      {},
+      "A server learns: ",
+      h("strong", {}, plan.servers_learn),
+      `. Clients learn the sums, the members and, besides: ${plan.clients_learn}.`,
+    ),
+  );
+}
+
+/** Show a warning, or hide it if there is none. */
+function warn(line, text) {
+  show(line, Boolean(text));
+  setText(line, text || "");
+  set(line, { role: text ? "note" : null });
+}
+
+function withoutNulls({ options, ...request }) {
+  return { ...request, options: Object.fromEntries(Object.entries(options).filter(([, value]) => value !== null)) };
 }
 
 /** Divisor of the form's number: an accuracy is given in percent. */
@@ -94,36 +224,9 @@ function unitOf(headline) {
   return headline && isShare(headline.name) ? 100 : 1;
 }
 
-function fillInTarget(field, { headline, manifest }) {
-  show(field("stop"), headline !== null);
-  const unit = unitOf(headline);
-  const [low, high] = headline ? rangeOf(manifest.metrics[0]) : [0, 1];
-  setText(field("metric"), `Stop at ${headline?.name}${unit === 100 ? ", %" : ""}`);
-  set(field("target"), { min: unit * low, max: unit * high });
-  field("target").value = typeof manifest.target === "number" ? +(unit * manifest.target).toFixed(6) : "";
-}
-
 /** The lowest and the highest value that a metric can have. */
 function rangeOf({ kind, low, high }) {
   return { mean: [low, high], r2: [-1, 1], auc: [0, 1] }[kind];
-}
-
-function fillIn(field, { run, headline, manifest }, about) {
-  setText(
-    field("based-on"),
-    `Like ${shortId(run)}: ${manifest.task}, ${manifest.cohort.length} clients, ` +
-      `${manifest.aggregators.length} aggregators.`,
-  );
-  field("rounds").value = manifest.rounds;
-  fillInTarget(field, { headline, manifest });
-  field("strategy").replaceChildren(
-    ...(about?.strategies ?? []).map(({ name }) => h("option", { value: name }, name)),
-  );
-  field("strategy").value = manifest.strategy;
-  field("rate").value = chooseRate(manifest, manifest.strategy, about);
-  setText(field("nonce"), makeNonce());
-  warnOfReveals(field, about);
-  warnOfRate(field, manifest, about);
 }
 
 /** The run's own ρ if somebody chose it; if it is its strategy's usual one, that of the wanted strategy. */
@@ -143,25 +246,6 @@ function chooseRate(manifest, wanted, about) {
   if (rate === undefined) return "";
   const times = rateFactor(wanted, chooseRho(manifest, wanted, about)) / rateFactor(strategy, rho);
   return times === 1 ? rate : +(rate * times).toPrecision(2);
-}
-
-function warnOfRate(field, manifest, about) {
-  const strategy = field("strategy").value;
-  const times = rateFactor(strategy, chooseRho(manifest, strategy, about));
-  const isSlow = times > 1 && field("rate").value === "";
-  show(field("slow"), isSlow);
-  const higher =
-    `! ${strategy} needs a higher learning rate than the task's own: ` +
-    `about ${times.toFixed(0)} times as much.`;
-  setText(field("slow"), isSlow ? higher : "");
-}
-
-function warnOfReveals(field, about) {
-  const strategy = about?.strategies.find(({ name }) => name === field("strategy").value);
-  const line = field("reveals");
-  show(line, Boolean(strategy?.reveals));
-  setText(line, `! More is seen than sums: ${strategy?.reveals}`);
-  set(line, { role: strategy?.reveals ? "note" : null });
 }
 
 function check(text) {

@@ -1,7 +1,7 @@
 // Pause, resume, cancel, name, same again, export.
 
-import { byId, h, setText, show } from "./dom.js";
-import { onSubmit, prepareDialog } from "./dialogs.js";
+import { byId, setText, show } from "./dom.js";
+import { onSubmit, prepareDialog, saveFile } from "./dialogs.js";
 import { shortId } from "./format.js";
 import { ACTIVE } from "./runs.js";
 
@@ -37,7 +37,7 @@ export function mountSteering(store, { api, onChanged, onProblem, onAgain }) {
     onChanged(await api.putLabel(store.state.detail.run, label));
     byId("label-dialog").close();
   });
-  byId("again").addEventListener("click", () => onAgain(store.state.detail));
+  byId("again").addEventListener("click", () => onAgain(store.state.detail).catch(onProblem));
   menu.addEventListener("click", (event) => {
     const { format, table } = event.target.closest("button")?.dataset ?? {};
     if (!format) return;
@@ -67,9 +67,7 @@ export function mountSteering(store, { api, onChanged, onProblem, onAgain }) {
   async function download(format, table) {
     const { run } = store.state.detail;
     const answer = await api.export(run, { format, table });
-    const address = URL.createObjectURL(await answer.blob());
-    h("a", { href: address, download: `hubbub-${shortId(run)}${table ? `-${table}` : ""}.${format}` }).click();
-    setTimeout(() => URL.revokeObjectURL(address), 60_000);
+    saveFile(await answer.blob(), `hubbub-${shortId(run)}${table ? `-${table}` : ""}.${format}`);
   }
 }
 

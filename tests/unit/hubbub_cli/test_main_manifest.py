@@ -12,6 +12,7 @@ from hubbub.errors import ConfigurationError
 from hubbub.ids import PartyId, Role
 from hubbub.messages.manifest import CohortMember, Manifest, read_manifest
 from hubbub.run_options import RunOptions
+from hubbub.run_request import RunRequest, request_again
 from hubbub.runtime.message_checks import find_disagreements
 from hubbub.trust.identity import Identity, new_identity
 from hubbub.trust.roster import read_roster
@@ -305,3 +306,56 @@ def test_a_run_of_newcomers_alone_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigurationError, match="no client of this run was in"):
         draw_up(path, "--clients", "clinic-x,clinic-y,clinic-z", *leave_endorsements(tmp_path, *THREE))
+
+
+# From a request -----------------------------------------------------------------------------------------------
+
+
+def write_request(path: Path, request: RunRequest, **changes: object) -> Path:
+    document = {**json.loads(request.model_dump_json(exclude_none=True)), **changes}
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
+
+
+def test_a_request_for_a_run_like_another_gives_its_manifest_with_another_model(
+    roster: Path, tmp_path: Path
+) -> None:
+    first = read_new(roster, "--rounds", "7", "--strategy", "sec-union", "--clients", ",".join(CLINICS[:3]))
+    request = request_again(first, seed=5)
+    file = write_request(tmp_path / "request.json", request)
+
+    again = read_manifest(
+        CliRunner().invoke(app, ["manifest", "new", "--roster", str(roster), "--from", str(file)]).stdout
+    )
+
+    changed = {name for name, value in again if value != getattr(first, name)}
+    assert changed == {"seed", "initial_model_sha256", "nonce"}
+    assert again.seed == 5
+    assert (request.options.rho, request.options.q) == (None, None), "another strategy gets its own"
+
+
+@pytest.mark.parametrize("asked", [("--rho", "0.25"), ("--strategy", "sec-union", "--q", "7")])
+def test_a_request_keeps_what_somebody_asked_for(roster: Path, asked: tuple[str, ...]) -> None:
+    options = request_again(read_new(roster, *asked), seed=5).options
+
+    assert (options.rho, options.q) in {(0.25, None), (None, 7)}
+
+
+def test_a_request_that_does_not_fit_is_refused_with_what_is_wrong(roster: Path, tmp_path: Path) -> None:
+    request = request_again(read_new(roster), seed=5)
+    file = tmp_path / "request.json"
+    wrong: list[tuple[dict[str, object], list[str], str]] = [
+        ({}, ["--rounds", "3"], "leave the other options out"),
+        ({}, ["--clients", "clinic-a"], "leave the other options out"),
+        ({"roster_sha256": "0" * 64}, [], "was written for another roster"),
+        ({"options": {"speed": 3}}, [], "there are no options speed"),
+        ({"options": {"rounds": "many"}}, [], "options.rounds: "),
+        ({"format": "hubbub-request-2"}, [], "is not a request for a run: format: "),
+        ({"clients": ["nobody", *CLINICS]}, [], "nobody"),
+        ({"task": "alchemy"}, [], "there is no task 'alchemy'"),
+    ]
+    for changes, more, complaint in wrong:
+        write_request(file, request, **changes)
+        result = CliRunner().invoke(app, ["manifest", "new", "--roster", str(roster), "--from", str(file), *more])
+        assert isinstance(result.exception, ConfigurationError)
+        assert complaint in str(result.exception)
