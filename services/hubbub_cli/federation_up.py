@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 import threading
@@ -20,6 +21,7 @@ from hubbub_cli.client import Client, read
 from hubbub_cli.formatting import count, print_json
 from hubbub_cli.run_lookup import RUNS, ask
 from hubbub_cli.run_report import describe_metrics, style_of
+from hubbub_cli.runs import DEFAULT_URL
 from hubbub_cli.trial import Choices, Trial
 from hubbub_cli.watch import EXIT_COMPLETED, EXIT_INTERRUPTED, EXIT_NOT_COMPLETED, show_run
 
@@ -98,25 +100,24 @@ def print_addresses(trial: Trial, console: Console) -> None:
 
 def print_next(trial: Trial, console: Console) -> None:
     """Print commands for what comes next."""
-    token = _short(trial.change_token)
-    console.print(f"watch        hubbub run watch latest --token-file {token}{_name_url(trial)}")
+    at = [] if trial.endpoint.url == DEFAULT_URL else ["--url", trial.endpoint.url]
+    _print_command(console, "watch", "run", "watch", "latest", "--token-file", _short(trial.change_token), *at)
     print_export(trial, console)
-    console.print(f"end          hubbub federation down {_short(trial.folder)}")
+    _print_command(console, "end", "federation", "down", _short(trial.folder))
 
 
 def print_export(trial: Trial, console: Console) -> None:
     """Print the command that exports the model of the last run."""
     trainer = trial.roster.named(Role.CLIENT)[0].name
     place = trial.read_settings(trainer).get("task")
-    task = f" --task {_short(Path(str(place)))}" if place else ""
+    task = ["--task", _short(Path(str(place)))] if place else []
     folder = _short(trial.state_of(trainer))
-    console.print(f"model        hubbub model export latest --folder {folder}{task} --out model.safetensors")
+    words = ("model", "export", "latest", "--folder", folder, *task, "--out", "model.safetensors")
+    _print_command(console, "model", *words)
 
 
-def _name_url(trial: Trial) -> str:
-    from hubbub_cli.runs import DEFAULT_URL  # noqa: PLC0415
-
-    return "" if trial.endpoint.url == DEFAULT_URL else f" --url {trial.endpoint.url}"
+def _print_command(console: Console, what: str, *words: str) -> None:
+    console.print(f"{what:<12} {shlex.join(['hubbub', *words])}")
 
 
 def _short(path: Path) -> str:
@@ -145,7 +146,8 @@ def print_status(trial: Trial, *, as_json: bool) -> bool:
         )
     Console(highlight=False).print(table)
     if ended == trial.parties:
-        console.print(f"\nstart it     hubbub federation up {_short(trial.folder)}")
+        console.print()
+        _print_command(console, "start it", "federation", "up", _short(trial.folder))
         return False
     console.print()
     if run is not None:

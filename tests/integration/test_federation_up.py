@@ -30,10 +30,10 @@ Command = Callable[..., Ended]
 @pytest.fixture
 def folder(tmp_path: Path, rabbitmq_server: None) -> Iterator[Path]:
     del rabbitmq_server
-    folder = tmp_path / "trial"
+    folder = tmp_path / "my trial"
     options = ("--clients", "3", "--task", "synthetic", "--rounds", "2", "--local-steps", "2")
     said = run_hubbub("federation", "new", folder, *options).check_done()
-    assert f"Next: hubbub federation up {folder}\n" in said
+    assert f"Next: hubbub federation up '{folder}'\n" in said
     yield folder
     open_trial(folder).stop()
 
@@ -45,6 +45,7 @@ def test_a_trial_is_started_looked_at_ended_and_started_again(folder: Path) -> N
     said = run_hubbub("federation", "up", folder, "--detach", "--port", str(port)).check_done()
     assert ": synthetic, " in said
     assert f"http://127.0.0.1:{port}" in said
+    assert f"end          hubbub federation down '{folder}'\n" in said
     assert trial.change_token.read_text(encoding="ascii").strip() not in said
     at = ("--url", f"http://127.0.0.1:{port}", "--token-file", trial.change_token)
     watched = run_hubbub("run", "watch", "latest", *at).check_done()
