@@ -15,6 +15,7 @@ from hubbub.messages.rounds import PhaseReleased, PhaseVoided, RoundApplied, Sum
 from hubbub.messages.runs import GroupConfirmed, RunEnded, RunJoined
 from hubbub.messages.shares import ResendSet, ShareChunk
 from hubbub.protocol.dense import Digits
+from hubbub.strategies.phase_plan import phases_of, plan_phase
 from hubbub.strategies.registry import find_strategy
 from hubbub.strategies.scores import SCORES
 from hubbub_trainer.learning.task import Task
@@ -89,11 +90,19 @@ class Ledger:
         self._only("sum", envelope.payload, *place, body.index)
 
     def _watch_verdict(self, envelope: Envelope, members: frozenset[PartyId]) -> None:
-        """One verdict on a phase by everybody, and one member set in a round, and for all scores of a run."""
+        """One verdict on a phase by everybody, and one member set in a round, and for all scores of a run.
+
+        A phase that may lose members has some of those of the phases before.
+        """
         self._only("verdict", members, envelope.round, envelope.phase)
         if members:
-            scores = envelope.phase == SCORES.name
-            self._only("member set", members, "all scores" if scores else envelope.round)
+            scores, wire = envelope.phase == SCORES.name, plan_phase(self.manifest, envelope.phase)
+            if not wire.may_lose:
+                self._only("member set", members, "all scores" if scores else envelope.round)
+            for phase in phases_of(self.manifest)[: wire.place] if wire.may_lose else ():
+                before = self._verdicts_on(phase.name).get(envelope.round, VOID)
+                if not wire.may_close(members, before) or not before:
+                    self.blame(f"{envelope.phase} of round {envelope.round} was released after fewer: {members}")
             if self.manifest.organisations_of(members) < self.manifest.min_clients:
                 self.blame(f"round {envelope.round} was released over too few: {sorted(members)}")
 
@@ -110,6 +119,8 @@ class Ledger:
         self, client: PartyId, key: Key, phase: str, members: frozenset[PartyId], sums: Sequence[Digits]
     ) -> None:
         """A client has recombined a sum; it must be that of its members' values."""
+        if plan_phase(self.manifest, phase).phase.gathers:
+            return  # What comes of it is seen in the models.
         parts = [self.said.get((member, key.round, phase)) for member in sorted(members)]
         named = f"the sum of round {key.round}, {phase}, at {client}"
         if None in parts:
@@ -130,9 +141,10 @@ class Ledger:
     # What is left ---------------------------------------------------------------------------------------
 
     def released_rounds(self) -> dict[int, frozenset[PartyId]]:
-        """The rounds whose last phase was released, with their members."""
+        """The rounds whose last phase was released, with those whose updates are in the sum."""
         verdicts = self._verdicts_on(find_strategy(self.manifest.strategy).phases[-1].name)
-        return {number: members for number, members in sorted(verdicts.items()) if members}
+        summed = self._verdicts_on("masked") if self.manifest.strategy == "bonawitz" else verdicts
+        return {number: summed[number] for number, members in sorted(verdicts.items()) if members}
 
     def _verdicts_on(self, phase: str) -> dict[int, frozenset[PartyId]]:
         """By round, the members that a phase was released over; nobody if it was void."""
@@ -145,8 +157,9 @@ class Ledger:
     def _reasons_to_leave(self) -> tuple[str, ...]:
         """A client leaves if two rounds were void after their first phase was released: a model may have one."""
         phases = find_strategy(self.manifest.strategy).phases
-        united, signed = self._verdicts_on(phases[0].name), self._verdicts_on(phases[-1].name)
-        wasted = [number for number, members in signed.items() if not members and united.get(number)]
+        united, *later = (self._verdicts_on(phase.name) for phase in phases)
+        voids = {number for verdicts in later for number, members in verdicts.items() if not members}
+        wasted = [number for number in voids if united.get(number)]
         return ("(policy-void-rounds)",) if len(wasted) > 1 else ()
 
     def check_models(self, task: Task, *, demo_seed: int) -> dict[int, str]:
