@@ -120,7 +120,8 @@ class Connector:
                     self._told = error
                     log.debug("no connection to %s: %s", self.entrance.where, error)
                 except LOST as error:
-                    self._told = None
+                    # Silence is no news.
+                    self._told = self._told if isinstance(error, TimeoutError) else None
                     log.debug("no connection to %s: %s", self.entrance.where, type(error).__name__)
                 self.move_on()
             if refusals:
