@@ -136,8 +136,8 @@ def test_hubbub_adds_all_numbers_or_signs_alone_on_the_same_vectors(wire: WireMo
     assert min(sparse.client_s, sparse.server_s, sparse.others_s) > 0
 
 
-@pytest.mark.parametrize("strategy", ["eastly-tss", SLOW])
-def test_prior_systems_are_measured_though_each_client_has_a_model_of_its_own(strategy: str) -> None:
+@pytest.mark.parametrize("strategy", ["bonawitz", "eastly-tss", SLOW])
+def test_prior_systems_are_measured_also_where_each_client_has_a_model_of_its_own(strategy: str) -> None:
     with draw_up_contest(128, CLIENTS) as drawn:
         cost = measure_hubbub(drawn, strategy, wire="paper", count=2)
 
