@@ -25,6 +25,7 @@ from hubbub.parameters import FACTOR_FLOOR, FIRST_FACTOR_BOUND, KAPPA, Parameter
 from hubbub.protocol.fixed_point import MAX_MODULUS_BITS
 from hubbub.protocol.layout import MIN_CHUNK_BYTES
 from hubbub.protocol.masks import DEFAULT_BITS
+from hubbub.protocol.metrics import NAME as SCORES
 from hubbub.protocol.metrics import Metric, MetricKind, ScoreSheet, ScoreWeights, Trend, check_metrics, reaches
 
 Name = Annotated[PartyId, StringConstraints(pattern=PARTY_ID_PATTERN), WireMark.PARTY]
@@ -54,6 +55,8 @@ TAKES_NUMBERS = ("sum", "sparse-sum")
 """The strategies that add numbers as they are."""
 OWN_MODELS = ("eastly-tss", "eastly-he")
 """The strategies with which each client has a model of its own."""
+SCORES_PHASE = SCORES
+"""The phase whose members are the same in all rounds of a run, and may be others than a round's."""
 LOSES_MEMBERS = ("bonawitz",)
 """The strategies whose phases may have fewer members than the one before."""
 

@@ -16,7 +16,7 @@ from pydantic import Field, JsonValue, StringConstraints, ValidationError
 from hubbub.errors import ConfigurationError
 from hubbub.ids import PARTY_ID_PATTERN, PartyId, RunId
 from hubbub.messages.envelope import Claim
-from hubbub.messages.manifest import LOSES_MEMBERS, Manifest, Name, RunName, describe, read_manifest
+from hubbub.messages.manifest import LOSES_MEMBERS, SCORES_PHASE, Manifest, Name, RunName, describe, read_manifest
 from hubbub.trust.audit import Log
 
 SHOWN_DIGITS = 16
@@ -305,7 +305,7 @@ def _compare_phase(run: _Run, place: str, said: Mapping[PartyId, _Verdict]) -> I
 
 
 def _check_rounds(run: _Run) -> Iterator[Difference]:
-    """Check that all phases of a round were released over one member set, across all logs.
+    """Check that all phases of a round but the scores were released over one member set, across all logs.
 
     With a strategy that may lose members, of two phases one has all that the other has.
     """
@@ -313,7 +313,8 @@ def _check_rounds(run: _Run) -> Iterator[Difference]:
     for number, said in sorted(run.by_place(_Released, _round_of)):
         phases: dict[str, set[frozenset[PartyId]]] = defaultdict(set)
         for verdict in (verdict for verdicts in said.values() for verdict in verdicts):
-            phases[verdict.phase].add(frozenset(verdict.members))
+            if verdict.phase != SCORES_PHASE:
+                phases[verdict.phase].add(frozenset(verdict.members))
         sets = list(phases.values())
         if all(each == sets[0] for each in sets) or (may_lose and _are_nested(frozenset().union(*sets))):
             continue
