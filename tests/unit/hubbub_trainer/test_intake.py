@@ -51,6 +51,33 @@ def test_a_sum_is_taken_from_who_takes_part_in_the_phase() -> None:
         assert arrived.wire_bytes == {"signs": 472, "factors": 4, "tags": 24}
 
 
+@pytest.mark.parametrize(("members", "is_taken"), [(3, True), (2, False)])
+def test_a_release_over_fewer_members_than_the_strategys_threshold_is_refused(
+    members: int, *, is_taken: bool
+) -> None:
+    """The manifest would be content with two of five, and so would a lying server of bonawitz."""
+    manifest = make_manifest(clients=5, min_clients=2, strategy="bonawitz", parameters=100)
+    aggregator, vectors = manifest.aggregators[0], (Vector("masked", 0, 2**32),)
+    chunk = make_sum_chunk(manifest, vectors=declare(vectors))
+    unsigned = chunk.model_copy(update={"members": manifest.clients[:members]})
+    body = sign_sum(identity_of(manifest, aggregator), manifest.run_id, unsigned, phase="masked")
+    envelope = make_envelope(
+        body,
+        sender=aggregator,
+        recipient=manifest.clients[0],
+        manifest=manifest,
+        phase="masked",
+        payload=bytes(CHUNK_OVERHEAD),
+    )
+
+    if is_taken:
+        assert len(read_sum(roster_of(manifest), manifest, envelope, body, 500, 0.0).members) == members
+        return
+    with pytest.raises(PeerError) as caught:
+        read_sum(roster_of(manifest), manifest, envelope, body, 500, 0.0)
+    assert caught.value.reason is RejectReason.TOO_FEW_MEMBERS
+
+
 MOST = 3 * MANIFEST.protocol_parameters.kept
 """Indices that the cohort can choose."""
 

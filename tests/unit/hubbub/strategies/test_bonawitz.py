@@ -192,9 +192,11 @@ def test_a_server_cannot_put_its_own_keys_in_place_of_a_clients() -> None:
     with pytest.raises(FalseSum):
         rounds[0].absorb(SHARE_KEYS.name, sealed[0], CLIENTS)
     row = server.sent[SHARE_KEYS.name][0][0].reshape(CLIENTS - 1, -1)[-1]
-    agreed = PEER_CIPHERS.agree(key_of(7), server.sent[ADVERTISE.name][0][0][:8].tobytes())
+    table = np.array([sent[0] for sent in server.sent[ADVERTISE.name]])
+    table[4] = false
+    agreed = PEER_CIPHERS.agree(key_of(7), table[0, :8].tobytes())
     with pytest.raises(PeerError):
-        PEER_CIPHERS.open(agreed, row.tobytes(), false.tobytes(), 0, 4)
+        PEER_CIPHERS.open(agreed, row.tobytes(), table.tobytes(), 0, 4)
 
 
 def test_a_seal_opens_in_its_own_place_alone() -> None:
