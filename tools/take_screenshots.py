@@ -1,8 +1,8 @@
 """Take the screenshots of the dashboard for the documentation.
 
 `python tools/take_screenshots.py [FOLDER]` runs a federation in this process, serves its page as the demo does,
-and writes docs/img/dashboard-*.png: a coordinator without runs, a running run, a failed one and a finished one,
-each light and dark, and the running one on a phone.
+and writes docs/img/dashboard-*.png: a coordinator without runs, a running run, a failed one, a finished one with
+another drawn beside it and the form that requests a run, each light and dark, and the running one on a phone.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import io
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from hubbub.ids import PartyId, RunId
 from hubbub.messages.manifest import Manifest
+from hubbub_coordinator.progress import LATE_S
 from hubbub_local.demo import draw_up
 from hubbub_local.federation import Federation, start_federation
 from hubbub_local.options import DemoOptions
@@ -45,7 +47,7 @@ PATIENCE_MS = 60_000
 """Timeout of the page, while a whole federation trains in this process."""
 OPTIONS = DemoOptions(strategy="sec-union", data="digits", clients=5, rounds=10, local_steps=30, q=3)
 HELD_ROUND = 6
-BROKEN_ROUND = 4
+BROKEN_ROUND = LATE_ROUND = 4
 LATE = "Late: waiting for"
 
 
@@ -140,12 +142,25 @@ class Camera:
     dashboard: Dashboard
     folder: Path
 
-    def shoot_all(self, name: str, run: RunId | None, *, shown: str, tall: bool = False) -> None:
-        """Take a page in light and in dark; `shown` is the text that shows that it has loaded."""
+    def shoot_all(
+        self,
+        name: str,
+        run: RunId | None,
+        *,
+        shown: str,
+        down_to: str = "",
+        prepare: Callable[[Page], object] = lambda _: None,
+    ) -> None:
+        """Take a page in light and in dark; `shown` is the text that shows that it has loaded.
+
+        `down_to` names the last part that is in the picture, if it is longer than the window.
+        """
         for theme in THEMES:
             with self._page(run, theme, LAPTOP) as page:
                 expect(page.get_by_role("main").get_by_text(shown).first).to_be_visible()
-                self._shoot(page, f"dashboard-{name}-{theme}.png", tall=tall)
+                expect(page.locator("#charts .skeleton:visible")).to_have_count(0)
+                prepare(page)
+                self._shoot(page, f"dashboard-{name}-{theme}.png", down_to=down_to)
 
     def shoot_phone(self, run: RunId, *, shown: str) -> None:
         """Take a page at the size of a phone."""
@@ -170,9 +185,9 @@ class Camera:
         with self._page(run, "light", LAPTOP) as page:
             expect(page.get_by_role("main").get_by_text(shown).first).to_be_visible(timeout=1000 * WAIT_S)
 
-    def _shoot(self, page: Page, name: str, *, tall: bool = False) -> None:
-        if tall:
-            self._unroll(page)
+    def _shoot(self, page: Page, name: str, *, down_to: str = "") -> None:
+        if down_to:
+            self._unroll(page, down_to)
         picture = Image.open(io.BytesIO(page.screenshot()))
         file = self.folder / name
         picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(file, optimize=True)
@@ -182,37 +197,49 @@ class Camera:
         print(f"{file.name}: {picture.width} × {picture.height}, {size // 1024} KB")
 
     @staticmethod
-    def _unroll(page: Page) -> None:
-        """Make the window as tall as the page down to its last charts, which are drawn only when visible."""
-        charts = page.get_by_role("region", name="Time and union")
-        charts.scroll_into_view_if_needed()
-        bottom = charts.evaluate("element => element.getBoundingClientRect().bottom + scrollY")
+    def _unroll(page: Page, name: str) -> None:
+        """Make the window as tall as the page down to a part; charts are drawn only when visible."""
+        part = page.get_by_role("region", name=name, exact=True)
+        part.scroll_into_view_if_needed()
+        bottom = part.evaluate("element => element.getBoundingClientRect().bottom + scrollY")
         page.set_viewport_size({"width": LAPTOP[0], "height": round(bottom) + 16})
-        for plot in page.locator(".plot").all():
-            expect(plot.locator("svg").first).to_be_visible()
         page.evaluate("scrollTo(0, 0)")
+        expect(part.locator(".skeleton:visible")).to_have_count(0)
 
 
 def take_pictures(show: Show, camera: Camera) -> None:
     """Take pictures of a run that ends, one that fails, and one that waits for its picture."""
     camera.shoot_all("empty", None, shown="Nothing has run here yet")
 
-    finished = show.begin(Accident(0, lambda: None))
+    finished = show.begin(Accident(LATE_ROUND, partial(time.sleep, LATE_S + 1)))
     camera.wait_for(finished, "completed")
-    camera.shoot_all("finished", finished, shown="completed", tall=True)
 
     failed = show.begin(Accident(BROKEN_ROUND, show.lose_keys))
     camera.wait_for(failed, "It failed")
     camera.shoot_all("failed", failed, shown="It failed")
+    camera.shoot_all(
+        "finished",
+        finished,
+        shown="completed",
+        down_to="Time and union",
+        prepare=lambda page: page.get_by_label("Draw beside it").select_option(failed),
+    )
+    camera.shoot_all("request", finished, shown="completed", prepare=ask_again)
 
     enough = threading.Event()
     running = show.begin(Accident(HELD_ROUND, partial(enough.wait, WAIT_S)))
     try:
         camera.wait_for(running, LATE)
-        camera.shoot_all("running", running, shown=LATE)
+        camera.shoot_all("running", running, shown=LATE, down_to="Parties")
         camera.shoot_phone(running, shown=LATE)
     finally:
         enough.set()
+
+
+def ask_again(page: Page) -> None:
+    """Open the form that requests a run like the one that is shown, and wait for its plan."""
+    page.get_by_role("button", name="Same again").click()
+    expect(page.get_by_role("status", name="Plan")).to_contain_text("A server learns")
 
 
 def main() -> None:

@@ -68,7 +68,7 @@ export function mountStart(store, { api, onStarted }) {
     timer = setTimeout(() => plan(options), PLAN_AFTER_MS);
   }
 
-  async function plan({ strategy, rho, wire, rounds }) {
+  async function plan({ strategy, rho, q, block, wire, rounds }) {
     const parameters = field("parameters").value;
     if (!parameters) {
       warn(field("warning"), "");
@@ -82,7 +82,8 @@ export function mountStart(store, { api, onStarted }) {
     try {
       const found = await api.plan(query);
       if (field("strategy").value !== strategy || field("parameters").value !== parameters) return;
-      showPlan(field("plan"), found, rounds || 1);
+      const isOther = (q && q !== found.q) || block > 1;
+      showPlan(field("plan"), found, rounds || 1, isOther ? ` This is with q = ${found.q} and single indices.` : "");
       const refused = found.refused ? " Such a run is refused." : "";
       warn(field("warning"), found.warning && `! ${found.warning}.${refused}`);
     } catch (error) {
@@ -188,7 +189,7 @@ function fillInTarget(field, based, target) {
   field("target").value = typeof target === "number" ? +(unit * target).toFixed(6) : "";
 }
 
-function showPlan(root, plan, rounds) {
+function showPlan(root, plan, rounds, remark) {
   const { wire_bytes: sent, fedavg_wire_bytes: fedavg } = plan;
   const gain = plan.no_gain || (sent < fedavg ? `${formatTimes(fedavg / sent)} less than uncompressed FedAvg` : "");
   root.replaceChildren(
@@ -196,7 +197,7 @@ function showPlan(root, plan, rounds) {
       "p",
       {},
       h("strong", {}, `About ${formatBytes(rounds * sent)} in all`),
-      `, ${formatBytes(sent)} a round, payload ${formatBits(plan.payload_bits)}${gain ? `; ${gain}` : ""}.`,
+      `, ${formatBytes(sent)} a round, payload ${formatBits(plan.payload_bits)}${gain ? `; ${gain}` : ""}.${remark}`,
     ),
     h(
       "p",
