@@ -23,9 +23,10 @@ from hubbub_coordinator.service import Coordinator
 STREAM_PATH = "/api/v1/events/stream"
 WAYS = {
     "/api/v1/runs/{run}/export": ["?format=json", "?format=csv&table=rounds", "?format=csv&table=costs"],
+    "/api/v1/plan": ["?strategy=sec-union&parameters=61706&clients=5&servers=2"],
     "/api/v1/events": ["?limit=1000", "?after=0&limit=1000", "?run={run}&limit=1000"],
 }
-"""Queries of routes that answer in several ways."""
+"""Queries of routes that need some, or answer in several ways."""
 OPEN_METRICS = "application/openmetrics-text"
 
 

@@ -378,11 +378,11 @@ async def test_a_disk_that_is_full_for_a_while_costs_time_and_nothing_else(
         # More attempts than all that are fetched at a time may be delivered.
         real, left = getattr(where, what), [10 * DELIVERY_LIMIT]
 
-        def fail_at_first(*args: object) -> object:
+        def fail_at_first(*args: object, **kwargs: object) -> object:
             if left[0]:
                 left[0] -= 1
                 raise StorageFailed("the disk is full")
-            return real(*args)
+            return real(*args, **kwargs)
 
         monkeypatch.setattr(where, what, fail_at_first)
         await scene.play_good_round(1)
